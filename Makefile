@@ -1,0 +1,60 @@
+# Needs make and Python 3.11 or newer; everything else goes into .venv.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+PEERS  := $(VENV)/.peers
+LOCK   := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+          --no-emit-index-url --custom-compile-command "make lock"
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup demo test check format bench lab lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(READY) ## create .venv with everything that development needs
+
+$(READY): requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "redrive needs Python 3.11 or newer, and '$(PYTHON)' is not: install one and run 'make PYTHON=/path/to/it'." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(PEERS): requirements/bench.txt $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bench.txt
+	@touch $@
+
+demo: $(READY) ## see failures, dead letters and a replay (ARGS=…)
+	$(BIN)/redrive demo $(ARGS)
+
+test: $(READY) ## run the tests on every store (ARGS=…)
+	$(BIN)/pytest $(ARGS)
+
+check: $(READY) ## lint, formatting, types, layers
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY) ## put the code in shape
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+
+bench: $(PEERS) ## measure, beside the peers (ARGS=…)
+	$(BIN)/redrive bench all $(ARGS)
+
+lab: $(READY) ## long experiments (LAB_MINUTES=…, ARGS=…)
+	$(BIN)/pytest -m lab $(ARGS)
+
+lock: $(READY) ## resolve the requirements anew
+	$(LOCK) --upgrade --all-extras pyproject.toml requirements/dev.in -o requirements/dev.txt
+	$(LOCK) --upgrade requirements/bench.in -o requirements/bench.txt
+
+clean: ## remove what these targets created
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +

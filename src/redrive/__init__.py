@@ -1,0 +1,79 @@
+"""Redrive: what happens after a failure.
+
+Events are carried to their handlers until each is delivered, or stands visibly in quarantine with its whole history,
+from where it can be sent round again, safely.
+"""
+
+from redrive.app import Redrive
+from redrive.classify import Rule
+from redrive.context import Context
+from redrive.deliver import DeadLetter
+from redrive.errors import (
+    AlreadyHandled,
+    ConfigurationError,
+    DependencyDegraded,
+    DependencyUnavailable,
+    EventNotFound,
+    HandlerError,
+    LeaseLost,
+    PayloadInvalid,
+    PayloadRefused,
+    PolicyViolation,
+    PrerequisiteMissing,
+    RedriveError,
+    Refused,
+    Rejected,
+    StoreUnavailable,
+    TerminalHandlerError,
+)
+from redrive.event import ErrorClass, Event, FailureCycle, Priority, Published, Status, TrailEntry
+from redrive.payload import Limits
+from redrive.policy import RetryPolicy
+from redrive.retention import Retention
+from redrive.store.base import EventFilter, Transaction
+from redrive.worker import Worker
+
+__version__ = "0.1.0"
+
+__all__ = [
+    # the app
+    "Redrive",
+    "Limits",
+    "Retention",
+    # going in
+    "Published",
+    "Priority",
+    # being handled
+    "Worker",
+    "Context",
+    "Transaction",
+    # saying how it failed
+    "HandlerError",
+    "TerminalHandlerError",
+    "DependencyUnavailable",
+    "DependencyDegraded",
+    "PolicyViolation",
+    "PrerequisiteMissing",
+    "Rejected",
+    "Rule",
+    "ErrorClass",
+    # after a failure
+    "RetryPolicy",
+    "DeadLetter",
+    "FailureCycle",
+    # looking
+    "Event",
+    "EventFilter",
+    "Status",
+    "TrailEntry",
+    # errors
+    "RedriveError",
+    "ConfigurationError",
+    "StoreUnavailable",
+    "LeaseLost",
+    "AlreadyHandled",
+    "EventNotFound",
+    "Refused",
+    "PayloadRefused",
+    "PayloadInvalid",
+]

@@ -1,0 +1,47 @@
+"""Alarm: say out loud that an event became a dead letter, at the moment it does.
+
+One structured log line at level error and, when Sentry is set up in this process, one Sentry event, both with what a
+person needs to start: which event, of what type, from where, for whom, what went wrong, after how many attempts.
+"""
+
+import sys
+from typing import Any
+
+import structlog
+
+from redrive.event import Settlement
+from redrive.store.base import ATTEMPTS, ID, LOST_COUNT, SOURCE, TARGET, TYPE, Row
+
+log = structlog.get_logger("redrive")
+
+
+def dead_lettered(row: Row, settlement: Settlement, handler_name: str) -> None:
+    """Report a transition to ``failed``, after it has been committed."""
+    facts: dict[str, Any] = {
+        "event_id": str(row[ID]),
+        "type": row[TYPE],
+        "source": row[SOURCE],
+        "target": row[TARGET],
+        "handler": handler_name,
+        "error_class": settlement.error_class,
+        "error_type": settlement.error_type,
+        "last_error": settlement.last_error.partition("\n")[0],
+        "attempts": row[ATTEMPTS],
+        "lost_count": row[LOST_COUNT],
+    }
+    log.error("event dead-lettered", **facts)
+    _tell_sentry(facts, settlement)
+
+
+def _tell_sentry(facts: dict[str, Any], settlement: Settlement) -> None:
+    # Not imported but looked up: Sentry is set up by the application or not at all.
+    sentry = sys.modules.get("sentry_sdk")
+    if sentry is None or not sentry.get_client().is_active():
+        return
+    with sentry.new_scope() as scope:
+        scope.set_level("error")
+        scope.fingerprint = ["redrive", facts["target"], settlement.fingerprint or settlement.error_class]
+        for name in ("type", "target", "error_class"):
+            scope.set_tag(f"redrive.{name}", facts[name])
+        scope.set_context("redrive", {**facts, "last_error": settlement.last_error})
+        sentry.capture_message(f"{facts['target']} dead-lettered: {facts['last_error']}", level="error")

@@ -1,0 +1,356 @@
+"""Redrive: the registry of handlers, and the only place that wires the parts together."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+from urllib.parse import unquote, urlsplit
+from uuid import UUID
+
+from redrive import caller, replay
+from redrive.classify import DEFAULT_RULES, Rule
+from redrive.clock import Clock, SystemClock
+from redrive.deliver import DeadLetterHook, Handler, handler_from
+from redrive.duration import parse_duration
+from redrive.errors import ConfigurationError, MissingDriver
+from redrive.event import Event, NewEvent, Published, TrailEntry
+from redrive.instant import to_micros
+from redrive.payload import Limits, check_text
+from redrive.policy import RetryPolicy
+from redrive.publish import NAME_LIMIT, Options, new_events
+from redrive.retention import Retention
+from redrive.store.base import EventFilter, Store
+from redrive.store.rows import first_of_each_key, postgres_values, published_from, sqlite_values
+from redrive.store.sql import Statement, load
+from redrive.trail import Verdict, verify
+from redrive.worker import Worker, WorkerOptions
+
+Draft = tuple[str, Any] | tuple[str, Any, Options]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Redrive:
+    """Your handlers, one database, and everything that can be asked of them."""
+
+    def __init__(
+        self,
+        url: str = "sqlite:///redrive.db",
+        *,
+        source: str = "",
+        retry: RetryPolicy | None = None,
+        rules: Sequence[Rule] = DEFAULT_RULES,
+        limits: Limits | None = None,
+        retention: Retention | None = None,
+        generation: int = 0,
+        migrate: bool | None = None,
+        notify: bool = True,
+        clock: Clock | None = None,
+    ) -> None:
+        """Name the database; nothing is opened yet.
+
+        ``migrate``: create missing tables when opening. On by default for SQLite, off for PostgreSQL, where
+        `redrive migrate` is a step of your deployment.
+        """
+        self.url = url
+        self.clock: Clock = clock or SystemClock()
+        self.retry = retry or RetryPolicy()
+        self.rules = tuple(rules)
+        self.retention = retention or Retention()
+        self.retention.check()
+        self._source = check_text(source, "source", NAME_LIMIT)
+        self._generation = generation
+        self._limits = limits or Limits()
+        self._notify = notify
+        self._handlers: dict[str, Handler] = {}
+        self._targets: dict[str, tuple[str, ...]] = {}
+        self._store = store_for(url, self.clock, notify=notify)
+        self._migrate = self._store.name == "sqlite" if migrate is None else migrate
+        self._opened = False
+        self._opening: asyncio.Lock | None = None
+        self._portal: _Portal | None = None
+
+    # Handlers
+
+    def handler(
+        self,
+        type_: str,
+        *,
+        name: str | None = None,
+        retry: RetryPolicy | None = None,
+        rules: Sequence[Rule] | None = None,
+        on_dead_letter: DeadLetterHook | None = None,
+    ) -> Callable[[F], F]:
+        """Register the decorated function for events of a type.
+
+        A type's first handler needs no name: its target is the type itself, so that whoever publishes need not know it.
+        Every further handler of the type has one; each gets a row, a retry state and a dead letter of its own.
+        """
+        check_text(type_, "type", NAME_LIMIT)
+        target = type_ if name is None else check_text(name, "name", NAME_LIMIT)
+
+        def register(function: F) -> F:
+            if target in self._handlers:
+                taken = self._handlers[target].name
+                message = f"target {target!r} is taken by {taken}: give this handler a name of its own, name='…'"
+                raise ConfigurationError(message)
+            self._handlers[target] = handler_from(
+                function,
+                type_=type_,
+                target=target,
+                retry=retry,
+                rules=self.rules if rules is None else (*rules, *self.rules),
+                on_dead_letter=on_dead_letter,
+            )
+            self.route(type_, target)
+            return function
+
+        return register
+
+    def route(self, type_: str, *targets: str) -> None:
+        """Say which targets events of a type have, for a process that publishes but does not handle them."""
+        known = self._targets.get(type_, ())
+        self._targets[type_] = known + tuple(target for target in targets if target not in known)
+
+    @property
+    def handlers(self) -> dict[str, Handler]:
+        """The registered handlers by target."""
+        return dict(self._handlers)
+
+    # Opening and closing
+
+    async def open(self) -> Self:
+        """Open the store and check its schema. Called by itself on first use."""
+        if self._opened:
+            return self
+        self._opening = self._opening or asyncio.Lock()
+        async with self._opening:
+            if not self._opened:
+                await self._store.open()
+                try:
+                    if self._migrate:
+                        await self._store.migrate()
+                    await self._store.check_schema()
+                except BaseException:
+                    await self._store.close()
+                    raise
+                self._opened = True
+        return self
+
+    async def close(self) -> None:
+        self._opened = False
+        self._opening = None
+        await self._store.close()
+        portal, self._portal = self._portal, None
+        if portal is not None:
+            await asyncio.to_thread(portal.close)
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def store(self) -> Store:
+        """The store itself, for tools built on top."""
+        return self._store
+
+    # Publishing
+
+    async def publish(self, type_: str, payload: Any = None, **options: Unpack[Options]) -> Published:
+        """Store an event; when this returns it is durable. With several targets, the first one's row is returned."""
+        if not self._opened:
+            await self.open()
+        return (await self._store.publish(self.new_events(type_, payload, **options)))[0]
+
+    async def publish_many(self, events: Iterable[Draft]) -> list[Published]:
+        """Store many events in one transaction: ``(type, payload)`` or ``(type, payload, {"retry_key": …})`` each."""
+        if not self._opened:
+            await self.open()
+        rows = self._drafted(events)
+        return await self._store.publish(rows) if rows else []
+
+    async def publish_in(
+        self, connection: Any, type_: str, payload: Any = None, **options: Unpack[Options]
+    ) -> Published:
+        """Publish in the transaction of your own connection: committed with it, rolled back with it."""
+        return (await self._publish_in(connection, self.new_events(type_, payload, **options)))[0]
+
+    async def publish_many_in(self, connection: Any, events: Iterable[Draft]) -> list[Published]:
+        """Publish many events in the transaction of your own connection."""
+        return await self._publish_in(connection, self._drafted(events))
+
+    async def _publish_in(self, connection: Any, rows: list[NewEvent]) -> list[Published]:
+        calls = self._calls(connection, rows)
+        return published_from(rows, [row for call in calls for row in await caller.run(connection, *call)])
+
+    def publish_in_sync(
+        self, connection: Any, type_: str, payload: Any = None, **options: Unpack[Options]
+    ) -> Published:
+        """``publish_in`` for code without an event loop: sqlite3, psycopg, SQLAlchemy, Django."""
+        rows = self.new_events(type_, payload, **options)
+        calls = self._calls(connection, rows)
+        return published_from(rows, [row for call in calls for row in caller.run_sync(connection, *call)])[0]
+
+    def _calls(self, connection: Any, rows: list[NewEvent]) -> list[tuple[Statement, dict[str, Any]]]:
+        """Say what to run on the caller's connection: one statement on PostgreSQL, one a row on SQLite."""
+        spoken = caller.dialect(connection)
+        statement = load(spoken, "publish")
+        if spoken == "postgres":
+            values = postgres_values(first_of_each_key(rows), self.clock.database_now(), notify=self._notify)
+            return [(statement, values)] if rows else []
+        now = to_micros(self.clock.now())
+        return [(statement, sqlite_values(row, now)) for row in rows]
+
+    def _drafted(self, events: Iterable[Draft]) -> list[NewEvent]:
+        rows: list[NewEvent] = []
+        for type_, payload, *options in events:
+            rows += self.new_events(type_, payload, **(options[0] if options else {}))
+        return rows
+
+    def publish_sync(self, type_: str, payload: Any = None, **options: Unpack[Options]) -> Published:
+        """``publish`` for code without an event loop; a thread of ours has one."""
+        if self._portal is None:
+            self._portal = _Portal(self)
+        return self._portal.publish(self.new_events(type_, payload, **options))
+
+    def new_events(self, type_: str, payload: Any = None, **options: Unpack[Options]) -> list[NewEvent]:
+        """Make the rows of one publish without storing them."""
+        options.setdefault("source", self._source)
+        options.setdefault("generation", self._generation)
+        return new_events(self.clock, self._limits, self._targets.get(type_) or (type_,), type_, payload, options)
+
+    # Working
+
+    def worker(
+        self,
+        *,
+        concurrency: int = 100,
+        queues: Sequence[str] = ("default",),
+        lease: str | float = "30s",
+        poll: str | float = "1s",
+        drain: str | float = "30s",
+        max_lost: int = 5,
+        name: str = "",
+    ) -> Worker:
+        """Make a worker for the registered handlers; ``await worker.run()`` works until ``worker.stop()``."""
+        if not self._opened:
+            message = "open the app before making a worker: `async with app:`, or `await app.open()`"
+            raise ConfigurationError(message)
+        options = WorkerOptions(
+            concurrency=concurrency,
+            queues=tuple(queues),
+            lease_seconds=parse_duration(lease),
+            poll_seconds=parse_duration(poll),
+            drain_seconds=parse_duration(drain),
+            max_lost=max_lost,
+            generation=self._generation,
+            name=name,
+        )
+        return Worker(
+            self._store,
+            self._handlers,
+            self.clock,
+            retry=self.retry,
+            retention=self.retention,
+            new_events=self.new_events,
+            options=options,
+        )
+
+    # Looking and acting
+
+    async def event(self, event_id: UUID) -> Event | None:
+        """Read one event."""
+        await self.open()
+        return await self._store.event(event_id)
+
+    async def events(self, wanted: EventFilter | None = None) -> list[Event]:
+        """List events, newest first."""
+        await self.open()
+        return await self._store.events(wanted or EventFilter())
+
+    async def trail(self, event_id: UUID) -> list[TrailEntry]:
+        """Everything that was recorded of one event."""
+        await self.open()
+        return [entry async for entry in self._store.trail(event_id)]
+
+    async def verify_trail(self, noted: dict[str, tuple[int, str]] | None = None) -> Verdict:
+        """Check every chain of the trail."""
+        await self.open()
+        return await verify(self._store.trail(), noted or {})
+
+    async def replay(self, event_id: UUID, *, by: str, reason: str, generation: int | None = None) -> None:
+        """Send a dead letter round again."""
+        await self.open()
+        await replay.replay(self._store, event_id, by=by, reason=reason, generation=generation)
+
+    async def cancel(self, event_id: UUID, *, by: str, reason: str) -> None:
+        """End an event that has not ended."""
+        await self.open()
+        await replay.cancel(self._store, event_id, by=by, reason=reason)
+
+    async def discard(self, event_id: UUID, *, by: str, reason: str) -> None:
+        """Hide a dead letter; it can be restored."""
+        await self.open()
+        await replay.discard(self._store, event_id, by=by, reason=reason)
+
+    async def restore(self, event_id: UUID, *, by: str, reason: str) -> None:
+        """Take a discarded dead letter back."""
+        await self.open()
+        await replay.restore(self._store, event_id, by=by, reason=reason)
+
+
+def store_for(url: str, clock: Clock, *, notify: bool = True) -> Store:
+    """Choose the store by the URL."""
+    scheme = urlsplit(url).scheme
+    if scheme == "sqlite":
+        from redrive.store.sqlite import SqliteStore  # noqa: PLC0415 - a driver is imported when it is asked for
+
+        path = unquote(url.removeprefix("sqlite://").removeprefix("/"))
+        if not path:
+            message = (
+                f"{url!r} names no file: write sqlite:///orders.db, sqlite:////var/lib/orders.db or sqlite:///:memory:"
+            )
+            raise ConfigurationError(message)
+        return SqliteStore(path, clock)
+    if scheme in ("postgresql", "postgres"):
+        try:
+            from redrive.store.postgres import PostgresStore  # noqa: PLC0415 - as above
+        except ModuleNotFoundError as error:
+            message = f"PostgreSQL needs the driver {error.name}: pip install 'redrive[postgres]'"
+            raise MissingDriver(message) from error
+        return PostgresStore(url, clock, notify=notify)
+    message = f"{url!r} is not a database redrive knows: use sqlite:///file.db or postgresql://user@host/database"
+    raise ConfigurationError(message)
+
+
+class _Portal:
+    """A thread with an event loop and a store of its own, for callers that have none."""
+
+    def __init__(self, app: Redrive) -> None:
+        self._store = store_for(app.url, app.clock, notify=app._notify)  # noqa: SLF001 - a part of the app
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="redrive-portal", daemon=True)
+        self._thread.start()
+        self._call(self._open(migrate=app._migrate))  # noqa: SLF001
+
+    async def _open(self, *, migrate: bool) -> None:
+        await self._store.open()
+        if migrate:
+            await self._store.migrate()
+        await self._store.check_schema()
+
+    def publish(self, rows: list[NewEvent]) -> Published:
+        return self._call(self._store.publish(rows))[0]  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        self._call(self._store.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _call(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()

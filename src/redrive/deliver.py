@@ -1,0 +1,127 @@
+"""Deliver: bring one claimed event to its handler.
+
+The payload is decoded to the type the handler asks for; what does not fit is a terminal failure before the handler has
+seen it. ``async def`` handlers run on the event loop, ``def`` handlers in threads. Whatever a handler raises, of any
+shape, leaves here as an exception for ``settle`` to write down.
+
+Next: ``settle``.
+"""
+
+import asyncio
+import contextvars
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from redrive.classify import DEFAULT_RULES, Rule
+from redrive.errors import ConfigurationError
+from redrive.payload import Decoder
+from redrive.policy import RetryPolicy
+from redrive.store.base import PAYLOAD, Row, Transaction
+
+DeadLetterHook = Callable[["DeadLetter", Transaction], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """Your code, and what was said about it when it was registered."""
+
+    type: str
+    target: str
+    function: Callable[..., Any]
+    retry: RetryPolicy | None = None
+    rules: Sequence[Rule] = DEFAULT_RULES
+    on_dead_letter: DeadLetterHook | None = None
+    decoder: Decoder[Any] = field(default_factory=Decoder)
+    takes_context: bool = True
+    is_async: bool = True
+
+    @property
+    def name(self) -> str:
+        """How logs name it."""
+        return f"{self.function.__module__}.{self.function.__qualname__}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """What an ``on_dead_letter`` hook is told."""
+
+    id: UUID
+    type: str
+    target: str
+    source: str
+    subject: str | None
+    payload: Any
+    idempotency_key: str
+    retry_key: str | None
+    correlation_id: str | None
+    attempts: int
+    error_class: str
+    error_type: str
+    last_error: str
+
+
+def handler_from(
+    function: Callable[..., Any],
+    *,
+    type_: str,
+    target: str,
+    retry: RetryPolicy | None,
+    rules: Sequence[Rule],
+    on_dead_letter: DeadLetterHook | None,
+) -> Handler:
+    """Read off a function's signature what it wants to be given."""
+    parameters = [
+        parameter
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    if not 1 <= len(parameters) <= 2:  # noqa: PLR2004 - payload, context
+        message = f"{function.__qualname__} must take (payload) or (payload, ctx), not {len(parameters)} parameters"
+        raise ConfigurationError(message)
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        message = f"{function.__qualname__} is a generator: a handler returns, it does not yield"
+        raise ConfigurationError(message)
+    try:
+        hints = typing.get_type_hints(function)
+    except NameError as error:
+        message = f"the annotations of {function.__qualname__} cannot be read ({error}): import the names they use"
+        raise ConfigurationError(message) from error
+    return Handler(
+        type=type_,
+        target=target,
+        function=function,
+        retry=retry,
+        rules=rules,
+        on_dead_letter=on_dead_letter,
+        decoder=Decoder(hints.get(parameters[0].name, Any)),
+        takes_context=len(parameters) == 2,  # noqa: PLR2004
+        is_async=inspect.iscoroutinefunction(function),
+    )
+
+
+async def deliver(handler: Handler, row: Row, context: object, threads: Executor) -> None:
+    """Run the handler once. Returns when it has succeeded; everything else is raised."""
+    payload = handler.decoder(row[PAYLOAD])
+    arguments = (payload, context) if handler.takes_context else (payload,)
+    if handler.is_async:
+        await handler.function(*arguments)
+        return
+    run = partial(contextvars.copy_context().run, _in_thread, handler.function, arguments)
+    error = await asyncio.get_running_loop().run_in_executor(threads, run)
+    if error is not None:
+        raise error
+
+
+def _in_thread(function: Callable[..., Any], arguments: tuple[Any, ...]) -> BaseException | None:
+    # Returned instead of raised: a SystemExit or StopIteration must not pass through the executor's machinery.
+    try:
+        function(*arguments)
+    except BaseException as error:  # noqa: BLE001 - any shape of failure is the handler's failure
+        return error
+    return None

@@ -1,0 +1,153 @@
+"""Errors: everything Redrive raises, and what a handler may raise to say how it failed.
+
+One base, three families: a configuration that cannot work, a step that could not be taken, and a handler
+that names its own failure. A message says what to do about it.
+
+Next: ``classify`` turns whatever a handler raised into an error class.
+"""
+
+__all__ = [
+    # the base
+    "RedriveError",
+    # configuration
+    "ConfigurationError",
+    "MissingDriver",
+    "SchemaMissing",
+    "SchemaTooNew",
+    "BadDuration",
+    # at run time
+    "StoreUnavailable",
+    "StoreFull",
+    "StoreReadOnly",
+    "LeaseLost",
+    "AlreadyHandled",
+    "EventNotFound",
+    "Refused",
+    "PayloadRefused",
+    "PayloadInvalid",
+    # for handlers to raise
+    "HandlerError",
+    "TerminalHandlerError",
+    "DependencyUnavailable",
+    "DependencyDegraded",
+    "PolicyViolation",
+    "PrerequisiteMissing",
+    "Rejected",
+]
+
+
+class RedriveError(Exception):
+    """Base of every error of this library."""
+
+
+# --- configuration: refused at start, before any event is touched ---
+
+
+class ConfigurationError(RedriveError):
+    """A setting cannot work; the message names it and what is allowed."""
+
+
+class MissingDriver(ConfigurationError):
+    """A package for this store or transport is not installed."""
+
+
+class SchemaMissing(ConfigurationError):
+    """The database has no Redrive tables yet: run ``redrive migrate``."""
+
+
+class SchemaTooNew(ConfigurationError):
+    """The database was migrated by a newer Redrive than this one."""
+
+
+class BadDuration(ConfigurationError, ValueError):
+    """A span of time that cannot be understood."""
+
+
+# --- at run time ---
+
+
+class StoreUnavailable(RedriveError):
+    """The database does not answer; nothing is known to have been written."""
+
+
+class StoreFull(StoreUnavailable):
+    """The database has no room left; it can be read, not written."""
+
+
+class StoreReadOnly(StoreUnavailable):
+    """The database refuses writes (a standby, a read-only file)."""
+
+
+class LeaseLost(RedriveError):
+    """Another worker holds this event by now; nothing was written."""
+
+
+class AlreadyHandled(RedriveError):
+    """Control flow: this idempotency key has already had its effect."""
+
+
+class EventNotFound(RedriveError, LookupError):
+    """No event has this id."""
+
+
+class Refused(RedriveError):
+    """The event's state does not allow this."""
+
+
+class PayloadRefused(RedriveError, ValueError):
+    """A value cannot be stored; ``field`` says where it is, ``limit`` which bound it breaks."""
+
+    # Both have defaults so that the error survives pickling out of a child process.
+    def __init__(self, *args: object, field: str = "payload", limit: str | None = None) -> None:
+        super().__init__(*args)
+        self.field = field
+        self.limit = limit
+
+
+class PayloadInvalid(RedriveError, ValueError):
+    """A stored payload does not fit the type its handler asks for."""
+
+
+# --- for handlers to raise ---
+
+
+class HandlerError(RedriveError):
+    """A handler failed in a way it can name; ``safe_to_retry`` overrides what its class implies."""
+
+    def __init__(self, *args: object, safe_to_retry: bool | None = None) -> None:
+        super().__init__(*args)
+        self.safe_to_retry = safe_to_retry
+
+
+class TerminalHandlerError(HandlerError):
+    """No further attempt can help: the event becomes a dead letter at once."""
+
+
+class _DependencyError(HandlerError):
+    def __init__(self, dependency: str, message: str = "", *, safe_to_retry: bool | None = None) -> None:
+        super().__init__(dependency, message, safe_to_retry=safe_to_retry)
+        self.dependency = dependency
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.dependency}: {self.message}" if self.message else self.dependency
+
+
+class DependencyUnavailable(_DependencyError):
+    """Something outside is down; waiting for it spends no attempt."""
+
+
+class DependencyDegraded(_DependencyError):
+    """Something outside works only in a reduced mode, and that was not enough here."""
+
+
+class PolicyViolation(TerminalHandlerError):
+    """The event breaks a rule that another attempt will not change."""
+
+
+class PrerequisiteMissing(HandlerError):
+    """Something this event needs is not there yet."""
+
+
+class Rejected(TerminalHandlerError):
+    """The domain said no, for good."""

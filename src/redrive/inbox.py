@@ -1,0 +1,147 @@
+"""The inbox: remembered effects, so that an event delivered twice has its effect once.
+
+A handler's work, the record in ``event_handled`` and ``delivered`` are one commit. A duplicate or a replay with the
+same idempotency key finds the record and does nothing; a worker whose lease ran out finds its fence gone and everything
+it did is rolled back.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+
+from redrive import caller
+from redrive.errors import AlreadyHandled, ConfigurationError, LeaseLost
+from redrive.event import NewEvent, Published
+from redrive.instant import to_micros
+from redrive.store.base import Store, Transaction
+from redrive.store.sql import load
+
+NewEvents = Callable[..., list[NewEvent]]
+
+
+@dataclass(slots=True)
+class Lease:
+    """The right to settle one event once."""
+
+    event_id: Any
+    fence: int
+    target: str
+    idempotency_key: str
+    loop: asyncio.AbstractEventLoop
+    settled: bool = False
+
+
+class HandlerTransaction:
+    """``async with ctx.transaction() as tx`` in async handlers, ``with ctx.transaction() as tx`` in the others."""
+
+    def __init__(self, lease: Lease, store: Store, new_events: NewEvents) -> None:
+        self._lease = lease
+        self._store = store
+        self._new_events = new_events
+        self._outer: AbstractAsyncContextManager[Transaction] | None = None
+        self._inner: Transaction | None = None
+
+    @property
+    def connection(self) -> Any:
+        """The driver's own connection (sqlite3 or asyncpg), inside the transaction."""
+        return self._transaction.connection
+
+    async def execute(self, sql: str, *parameters: Any) -> int:
+        """Run one statement in the database's own dialect; return how many rows it changed."""
+        return await self._transaction.execute(sql, *parameters)
+
+    async def fetch(self, sql: str, *parameters: Any) -> list[Any]:
+        """Run one query; return its rows."""
+        return await self._transaction.fetch(sql, *parameters)
+
+    async def publish(self, type_: str, payload: Any = None, **options: Any) -> Published:
+        """Publish a follow-up that is committed with the rest."""
+        return (await self._transaction.publish(self._new_events(type_, payload, **options)))[0]
+
+    @property
+    def _transaction(self) -> Transaction:
+        if self._inner is None:
+            message = "the transaction is not open: use `async with ctx.transaction() as tx:`"
+            raise ConfigurationError(message)
+        return self._inner
+
+    async def __aenter__(self) -> Self:
+        lease = self._lease
+        if lease.settled:
+            message = "a handler has one transaction: it ends the event. Do all the work inside it"
+            raise ConfigurationError(message)
+        self._outer = self._store.transaction()
+        self._inner = await self._outer.__aenter__()
+        try:
+            if not await self._inner.mark_handled(lease.target, lease.idempotency_key, lease.event_id):
+                message = f"key {lease.idempotency_key} has had its effect in {lease.target}"
+                raise AlreadyHandled(message)  # noqa: TRY301 - leaves through the same door as everything else
+        except BaseException as error:
+            await self._outer.__aexit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._outer is not None
+        assert self._inner is not None
+        if error is None:
+            try:
+                if not await self._inner.deliver(self._lease.event_id, self._lease.fence):
+                    message = f"event {self._lease.event_id} is no longer ours: what this handler did was rolled back"
+                    raise LeaseLost(message)  # noqa: TRY301 - leaves through the same door as everything else
+            except BaseException as lost:
+                await self._outer.__aexit__(type(lost), lost, lost.__traceback__)
+                raise
+        await self._outer.__aexit__(kind, error, traceback)
+        self._inner = None
+        if error is None:
+            self._lease.settled = True
+
+    # For `def` handlers, which run in a thread beside the event loop.
+
+    def __enter__(self) -> "ThreadTransaction":
+        loop = self._lease.loop
+        asyncio.run_coroutine_threadsafe(self.__aenter__(), loop).result()
+        return ThreadTransaction(self, loop)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        asyncio.run_coroutine_threadsafe(self.__aexit__(kind, error, traceback), self._lease.loop).result()
+
+
+class ThreadTransaction:
+    """The same transaction, used from a thread."""
+
+    def __init__(self, transaction: HandlerTransaction, loop: asyncio.AbstractEventLoop) -> None:
+        self._transaction = transaction
+        self._loop = loop
+
+    @property
+    def connection(self) -> Any:
+        return self._transaction.connection
+
+    def execute(self, sql: str, *parameters: Any) -> int:
+        return asyncio.run_coroutine_threadsafe(self._transaction.execute(sql, *parameters), self._loop).result()
+
+    def fetch(self, sql: str, *parameters: Any) -> list[Any]:
+        return asyncio.run_coroutine_threadsafe(self._transaction.fetch(sql, *parameters), self._loop).result()
+
+    def publish(self, type_: str, payload: Any = None, **options: Any) -> Published:
+        return asyncio.run_coroutine_threadsafe(
+            self._transaction.publish(type_, payload, **options), self._loop
+        ).result()
+
+
+async def mark_handled_in(connection: Any, target: str, idempotency_key: str, event_id: Any, now: datetime) -> bool:
+    """Record a key in the caller's own transaction; ``False`` when it was there."""
+    spoken = caller.dialect(connection)
+    at = to_micros(now) if spoken == "sqlite" else None
+    values = {"target": target, "idempotency_key": idempotency_key, "event_id": event_id, "now": at}
+    return bool(await caller.run(connection, load(spoken, "handled"), values))

@@ -1,0 +1,96 @@
+"""Publish: put events in.
+
+A publish names a type and a payload; it becomes one row for every target of that type, each with a retry state of its
+own and all with the same idempotency key and correlation. Whatever cannot be stored exactly is refused here, before
+anything is written, with an error that names the field and the limit.
+
+Next: a worker's ``claim``.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, TypedDict
+from uuid import UUID
+
+from redrive.clock import Clock
+from redrive.duration import parse_duration
+from redrive.errors import ConfigurationError
+from redrive.event import NewEvent, Priority
+from redrive.payload import Limits, check_text, encode, encode_headers
+
+NAME_LIMIT: Final = 255
+KEY_LIMIT: Final = 512
+PLAIN_OPTIONS: Final = 2  # source and generation, which the app always says
+_NO_HEADERS: Final = encode_headers(None)
+
+
+class Options(TypedDict, total=False):
+    """What a publisher may say beside type and payload."""
+
+    subject: str | None
+    source: str
+    idempotency_key: str | None
+    retry_key: str | None
+    correlation_id: str | UUID | None
+    causation_id: str | UUID | None
+    headers: Mapping[str, str] | None
+    queue: str
+    priority: Priority | int
+    delay: str | float
+    due_at: datetime | None
+    generation: int
+
+
+def new_events(
+    clock: Clock, limits: Limits, targets: Sequence[str], type_: str, payload: Any, options: Options
+) -> list[NewEvent]:
+    """Make the rows of one publish: one for each target."""
+    check_text(type_, "type", NAME_LIMIT)
+    text = encode(payload, limits)
+    ids = [clock.new_id() for _ in targets]
+    common = _common(options) if len(options) > PLAIN_OPTIONS else {}
+    key = common.pop("idempotency_key", None) or str(ids[0])
+    source, generation = options.get("source", ""), options.get("generation", 0)
+    return [
+        NewEvent(new_id, type_, source, target, None, text, _NO_HEADERS, key, generation=generation)
+        if not common
+        else NewEvent(new_id, type_, source, target, payload=text, idempotency_key=key, generation=generation, **common)
+        for new_id, target in zip(ids, targets, strict=True)
+    ]
+
+
+def _common(options: Options) -> dict[str, Any]:
+    """Check what was said and bring it into the form in which it is stored."""
+    unknown = options.keys() - Options.__annotations__.keys()
+    if unknown:
+        message = f"publish has no option {', '.join(sorted(unknown))}: there are {', '.join(Options.__annotations__)}"
+        raise ConfigurationError(message)
+    due_at = options.get("due_at")
+    if due_at is not None and due_at.tzinfo is None:
+        message = "due_at must know its time zone: use datetime.now(UTC) + timedelta(…), or delay="
+        raise ConfigurationError(message)
+    priority = options.get("priority", Priority.NORMAL)
+    if priority not in tuple(Priority):
+        message = (
+            f"priority must be one of {', '.join(f'{p.value} ({p.name.lower()})' for p in Priority)}, not {priority!r}"
+        )
+        raise ConfigurationError(message)
+    check_text(options.get("source", ""), "source", NAME_LIMIT)
+    return {
+        "subject": _optional(options.get("subject"), "subject", KEY_LIMIT),
+        "headers": encode_headers(options.get("headers")),
+        "idempotency_key": _optional(options.get("idempotency_key"), "idempotency_key", KEY_LIMIT),
+        "retry_key": _optional(options.get("retry_key"), "retry_key", KEY_LIMIT),
+        "correlation_id": _optional(options.get("correlation_id"), "correlation_id", NAME_LIMIT),
+        "causation_id": _optional(options.get("causation_id"), "causation_id", NAME_LIMIT),
+        "queue": check_text(options.get("queue", "default"), "queue", NAME_LIMIT),
+        "priority": int(priority),
+        "delay_seconds": parse_duration(options.get("delay", 0.0)),
+        "due_at": due_at,
+    }
+
+
+def _optional(value: object, field: str, limit: int) -> str | None:
+    if value is None:
+        return None
+    return check_text(str(value) if isinstance(value, UUID) else value, field, limit)  # type: ignore[arg-type]

@@ -1,0 +1,49 @@
+"""Replay: what people do to single events, deliberately, with a name and a reason on the trail.
+
+A dead letter is replayed in place: the cycle that failed is kept in its history, its identity stays, its fence is never
+reset. Nothing here happens by itself, and no restart ever replays anything.
+"""
+
+from typing import Final
+from uuid import UUID
+
+from redrive.errors import Refused
+from redrive.payload import check_text
+from redrive.store.base import Store
+
+ACTOR_LIMIT: Final = 255
+REASON_LIMIT: Final = 2_000
+
+
+async def replay(store: Store, event_id: UUID, *, by: str, reason: str, generation: int | None) -> None:
+    """Send a dead letter round again."""
+    await store.replay(event_id, generation=generation, by=_actor(by, "replay"), reason=_reason(reason, "replay"))
+
+
+async def cancel(store: Store, event_id: UUID, *, by: str, reason: str) -> None:
+    """End an event that has not ended."""
+    await store.cancel(event_id, by=_actor(by, "cancel"), reason=_reason(reason, "cancel"))
+
+
+async def discard(store: Store, event_id: UUID, *, by: str, reason: str) -> None:
+    """Hide a dead letter; it stays in the table and can be restored."""
+    await store.discard(event_id, by=_actor(by, "discard"), reason=_reason(reason, "discard"))
+
+
+async def restore(store: Store, event_id: UUID, *, by: str, reason: str) -> None:
+    """Take a discarded dead letter back into the quarantine."""
+    await store.restore(event_id, by=_actor(by, "restore"), reason=_reason(reason, "restore"))
+
+
+def _actor(by: str, verb: str) -> str:
+    if not by.strip():
+        message = f"say who does it: {verb} needs by=…"
+        raise Refused(message)
+    return check_text(by, "by", ACTOR_LIMIT)
+
+
+def _reason(reason: str, verb: str) -> str:
+    if not reason.strip():
+        message = f"say why: {verb} needs a reason"
+        raise Refused(message)
+    return check_text(reason, "reason", REASON_LIMIT)

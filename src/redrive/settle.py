@@ -1,0 +1,56 @@
+"""Settle: decide how an attempt that raised is written down.
+
+Transient failures go back to pending with a later due time while the policy allows another attempt; everything else
+is a dead letter. The store writes it under the fence of the lease: when that has run out and another worker holds the
+event, nothing changes.
+
+Next: ``replay`` for dead letters; the sweep for leases nobody settles.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from redrive.classify import Rule, classify, describe, fingerprint
+from redrive.event import ErrorClass, Outcome, Settlement, Status
+from redrive.policy import RetryPolicy
+from redrive.store.base import ATTEMPTS, FENCE, ID, LOST_COUNT, TARGET, Row
+
+ERROR_LIMIT: Final = 8_192
+
+
+def settlement_for(
+    row: Row, error: BaseException, policy: RetryPolicy, rules: Sequence[Rule], dice: Callable[[], float]
+) -> Settlement:
+    """Turn what the handler raised into what will be stored."""
+    failure = classify(error, policy, rules)
+    retry = not failure.terminal and policy.should_retry(row[ATTEMPTS])
+    return Settlement(
+        id=row[ID],
+        fence=row[FENCE],
+        status=Status.PENDING if retry else Status.FAILED,
+        outcome=Outcome.TIMED_OUT if failure.error_class is ErrorClass.TIMED_OUT else Outcome.FAILED,
+        delay_seconds=policy.delay_for(row[ATTEMPTS], dice) if retry else None,
+        last_error=describe(error, ERROR_LIMIT),
+        error_class=failure.error_class.value,
+        error_type=failure.error_type,
+        safe_to_retry=failure.safe_to_retry,
+        fingerprint=fingerprint(error, row[TARGET], failure.error_class),
+        max_attempts=policy.max_attempts,
+    )
+
+
+def settlement_for_lost(row: Row, max_attempts: int | None) -> Settlement:
+    """Quarantine an event whose workers keep dying, so that it cannot take down another."""
+    return Settlement(
+        id=row[ID],
+        fence=row[FENCE],
+        status=Status.FAILED,
+        outcome=Outcome.LOST,
+        delay_seconds=None,
+        last_error=f"the worker was lost {row[LOST_COUNT]} times while it held this event; it may be what kills it",
+        error_class=ErrorClass.WORKER_LOST.value,
+        error_type="",
+        safe_to_retry=False,
+        fingerprint=None,
+        max_attempts=max_attempts,
+    )

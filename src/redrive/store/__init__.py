@@ -1,0 +1,1 @@
+"""Stores: where events live. ``base`` is the contract, the others keep it."""

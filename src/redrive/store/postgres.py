@@ -1,0 +1,720 @@
+"""PostgreSQL: the same contract for many machines. The database's own clock decides what is due.
+
+Four kinds of connection: a small pool for publishing, handlers' transactions and operators; one for the turns of a
+worker; one that listens for wake-ups; one in the heartbeat thread. Every call ends within its limit: a server that has
+gone silent costs a ``StoreUnavailable`` and a new connection, never a hanging worker.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from uuid import UUID
+
+import asyncpg
+
+from redrive.clock import Clock
+from redrive.errors import (
+    ConfigurationError,
+    EventNotFound,
+    RedriveError,
+    Refused,
+    SchemaMissing,
+    SchemaTooNew,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+from redrive.event import HISTORY_LIMIT, Event, NewEvent, Published, Settlement, TrailEntry
+from redrive.store.base import (
+    DUE_AT,
+    EVENT_COLUMNS,
+    FENCE,
+    ID,
+    SOURCE,
+    SUBJECT,
+    EventFilter,
+    Finished,
+    Lane,
+    Purge,
+    Row,
+    Session,
+    Turn,
+    event_from,
+    filter_clauses,
+    refusal,
+)
+from redrive.store.rows import first_of_each_key, postgres_values, published_from
+from redrive.store.sql import Statement, load, migrations
+from redrive.store.watermark import Watermark
+
+T = TypeVar("T")
+
+CHANNEL: Final = "redrive"
+OPERATOR: Final = "operator"
+_MIGRATION_LOCK: Final = 0x7265_6472_6976_65  # "redrive"
+_TRAIL_PAGE: Final = 5_000
+
+# The statements of a turn must never scan or hash the whole table, whatever it looked like when they were planned.
+_PLANNER: Final = """
+    set enable_seqscan = off; set enable_hashjoin = off; set enable_mergejoin = off;
+    set plan_cache_mode = force_generic_plan; set jit = off
+"""
+
+_UNAVAILABLE: Final = (
+    OSError,
+    TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+)
+
+
+_MEANINGS: Final[tuple[tuple[tuple[type[Exception], ...], type[RedriveError], str], ...]] = (
+    (
+        (asyncpg.ReadOnlySQLTransactionError,),
+        StoreReadOnly,
+        "{place} is read-only (a standby?): point the URL at the primary",
+    ),
+    (
+        (asyncpg.DiskFullError,),
+        StoreFull,
+        "the disk of {place} is full: free some space, nothing was written ({said})",
+    ),
+    (
+        (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError),
+        ConfigurationError,
+        "{place} refused us: {said}. Check user, password and database in the URL",
+    ),
+    (
+        (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError, asyncpg.UndefinedFunctionError),
+        SchemaMissing,
+        "{place} lacks redrive's tables: run `redrive migrate` ({said})",
+    ),
+    (_UNAVAILABLE, StoreUnavailable, "PostgreSQL at {place} does not answer: {said}"),
+)
+
+
+def _sql(verb: str) -> Statement:
+    return load("postgres", verb)
+
+
+class PostgresStore:
+    """The store contract on PostgreSQL 14 and later."""
+
+    name = "postgres"
+
+    def __init__(
+        self, url: str, clock: Clock, *, call_seconds: float = 30.0, pool_size: int = 10, notify: bool = True
+    ) -> None:
+        self.clock = clock
+        self.notify = notify
+        self._url, options = _without_options(url)
+        self._pooled = options.get("pooler") == "transaction"  # pgbouncer: no LISTEN, no SET, no named statements
+        self._call_seconds = call_seconds
+        self._pool_size = pool_size
+        self._pool: asyncpg.Pool[Any] | None = None
+
+    # Opening and closing
+
+    async def open(self) -> None:
+        if self._pool is not None:
+            return
+        with translating(self._place):
+            self._pool = await asyncpg.create_pool(
+                self._url, min_size=0, max_size=self._pool_size, timeout=self._call_seconds,
+                command_timeout=self._call_seconds, statement_cache_size=0 if self._pooled else 100,
+                max_inactive_connection_lifetime=60.0,
+            )  # fmt: skip
+            await self._run(lambda connection: connection.fetchval("select 1"))
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        try:
+            async with asyncio.timeout(min(5.0, self._call_seconds)):
+                await pool.close()
+        except (*_UNAVAILABLE, asyncpg.PostgresError):
+            pool.terminate()
+
+    async def version(self) -> str:
+        with translating(self._place):
+            found = await self._run(lambda connection: connection.fetchval("show server_version"))
+        return f"PostgreSQL {found}"
+
+    @property
+    def _place(self) -> str:
+        parts = urlsplit(self._url)
+        return f"{parts.hostname or 'local'}:{parts.port or 5432}{parts.path}"
+
+    async def connect(self, *, hot: bool = False) -> "asyncpg.Connection[Any]":
+        """Open a connection outside the pool."""
+        connection = await asyncpg.connect(
+            self._url, timeout=min(10.0, self._call_seconds), command_timeout=self._call_seconds,
+            statement_cache_size=0 if self._pooled else 100,
+        )  # fmt: skip
+        if hot and not self._pooled:
+            await connection.execute(_PLANNER)
+        return connection
+
+    async def _run(self, job: Callable[[Any], Awaitable[T]]) -> T:
+        """Run a job on a pooled connection; one that failed in the middle is thrown away."""
+        if self._pool is None:
+            message = "the store is not open: call `await app.open()`, or use `async with app:`"
+            raise StoreUnavailable(message)
+        connection = await self._pool.acquire(timeout=self._call_seconds)
+        try:
+            return await job(connection)
+        except (*_UNAVAILABLE, asyncio.CancelledError):
+            connection.terminate()
+            raise
+        finally:
+            await self._pool.release(connection)
+
+    async def _fetch(self, verb: str, **values: Any) -> list[Any]:
+        query = _sql(verb)
+        with translating(self._place):
+            return await self._run(lambda connection: connection.fetch(query.numbered, *query.values(values)))
+
+    def _now(self) -> datetime | None:
+        return self.clock.database_now()
+
+    # Schema
+
+    async def schema_version(self) -> int:
+        async def job(connection: Any) -> int:
+            if await connection.fetchval("select to_regclass('redrive.schema_version')") is None:
+                return 0
+            return int(await connection.fetchval("select coalesce(max(version), 0) from redrive.schema_version"))
+
+        with translating(self._place):
+            return await self._run(job)
+
+    async def check_schema(self) -> None:
+        """Refuse to work on a schema that is missing or newer than this code."""
+        newest = migrations(self.name)[-1][0]
+        found = await self.schema_version()
+        if found == 0:
+            raise SchemaMissing(f"{self._place} has no redrive tables yet: run `redrive migrate`")
+        if found > newest:
+            raise SchemaTooNew(
+                f"{self._place} has schema version {found}, this redrive knows up to {newest}: upgrade redrive"
+            )
+        if found < newest:
+            raise SchemaMissing(f"{self._place} has schema version {found} of {newest}: run `redrive migrate`")
+
+    async def migrate(self, *, to: int | None = None) -> list[str]:
+        """Apply the missing migrations, each in one transaction, one process at a time."""
+
+        async def job(connection: Any) -> list[str]:
+            done = []
+            for version, name, text in migrations("postgres"):
+                if to is not None and version > to:
+                    break
+                async with connection.transaction():
+                    await connection.execute("set local lock_timeout = '10s'")
+                    await connection.execute("select pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
+                    known = await connection.fetchval("select to_regclass('redrive.schema_version')")
+                    if known and await connection.fetchval(
+                        "select exists (select from redrive.schema_version where version >= $1)", version
+                    ):
+                        continue
+                    await connection.execute(text)
+                    await connection.execute(
+                        "insert into redrive.schema_version (version, name) values ($1, $2)", version, name
+                    )
+                    done.append(f"{version:04d}_{name}")
+            return done
+
+        with translating(self._place):
+            return await self._run(job)
+
+    # Publish, and transactions of handlers
+
+    async def publish(self, events: Sequence[NewEvent]) -> list[Published]:
+        with translating(self._place):
+            return await self._run(lambda connection: publish_rows(connection, events, self._now(), notify=self.notify))
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator["PostgresTransaction"]:
+        """Lend a connection for one transaction; commits at the end, rolls back on any exception.
+
+        Errors of the handler's own statements stay the driver's, so that they can be classified.
+        """
+        if self._pool is None:
+            message = "the store is not open: call `await app.open()`, or use `async with app:`"
+            raise StoreUnavailable(message)
+        with translating(self._place):
+            connection = await self._pool.acquire(timeout=self._call_seconds)
+        try:
+            async with connection.transaction():
+                yield PostgresTransaction(connection, self._now(), notify=self.notify)
+        except (*_UNAVAILABLE, asyncio.CancelledError):
+            connection.terminate()
+            raise
+        finally:
+            await self._pool.release(connection)
+
+    # Sessions, claims, sweep
+
+    async def begin_session(self, session: Session, lease_seconds: float) -> None:
+        await self._fetch(
+            "session_begin", id=session.id, name=session.name, host=session.host, pid=session.pid,
+            queues=list(session.queues), targets=list(session.targets), concurrency=session.concurrency,
+            generation=session.generation, lease=lease_seconds, now=self._now(),
+        )  # fmt: skip
+
+    async def end_session(self, session_id: UUID) -> None:
+        await self._fetch("session_end", id=session_id, now=self._now())
+
+    async def heartbeat(self, session_id: UUID, lease_seconds: float) -> bool:
+        return bool(await self._fetch("heartbeat", id=session_id, lease=lease_seconds, now=self._now()))
+
+    @asynccontextmanager
+    async def pulse(self) -> AsyncIterator[Callable[[UUID, float], Awaitable[bool]]]:
+        """Give the heartbeat thread a connection of its own, in its own event loop."""
+        held: list[asyncpg.Connection[Any]] = []
+        query = _sql("heartbeat")
+
+        async def beat(session_id: UUID, lease_seconds: float) -> bool:
+            with translating(self._place):
+                if held and held[0].is_closed():
+                    held.clear()
+                if not held:
+                    held.append(await self.connect())
+                values = query.values({"id": session_id, "lease": lease_seconds, "now": self._now()})
+                # A third of the lease: a beat that takes longer is as good as none, better to try anew.
+                try:
+                    return bool(await held[0].fetch(query.numbered, *values, timeout=max(1.0, lease_seconds / 3)))
+                except _UNAVAILABLE:
+                    held.pop().terminate()
+                    raise
+
+        try:
+            yield beat
+        finally:
+            if held:
+                held[0].terminate()
+
+    async def sessions(self) -> list[Session]:
+        rows = await self._fetch("sessions")
+        return [Session(**{**row, "queues": tuple(row["queues"]), "targets": tuple(row["targets"])}) for row in rows]
+
+    def claims(self, session_id: UUID, lanes: Sequence[Lane], *, actor: str) -> "PostgresClaims":
+        return PostgresClaims(self, session_id, lanes, actor)
+
+    async def sweep(self, session_id: UUID, *, max_lost: int, limit: int, base_seconds: float, actor: str) -> list[Row]:
+        return await self._fetch(
+            "sweep", session=session_id, max_lost=max_lost, limit=limit, base=base_seconds, actor=actor,
+            chain=str(session_id), now=self._now(),
+        )  # fmt: skip
+
+    @asynccontextmanager
+    async def wakes(self, wake: Callable[[], None]) -> AsyncIterator[None]:
+        """Call ``wake`` on every notification. A lost connection is made anew; meanwhile the worker's poll suffices."""
+        if self._pooled:
+            yield
+            return
+        listening = asyncio.create_task(self._listen(wake), name="redrive-listen")
+        try:
+            yield
+        finally:
+            listening.cancel()
+            with suppress(asyncio.CancelledError):
+                await listening
+
+    async def _listen(self, wake: Callable[[], None]) -> None:
+        while True:
+            lost = asyncio.Event()
+            try:
+                connection = await self.connect()
+            except (*_UNAVAILABLE, asyncpg.PostgresError):
+                await self.clock.sleep(0.5 + self.clock.random())
+                continue
+            try:
+                connection.add_termination_listener(lambda _connection: lost.set())  # noqa: B023
+                await connection.add_listener(CHANNEL, lambda *_: wake())
+                wake()  # whatever was notified while nobody listened
+                while not lost.is_set():
+                    # A look now and then finds a connection that died without saying so.
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(20.0):
+                            await lost.wait()
+                    await connection.execute("select 1", timeout=10.0)
+            except (*_UNAVAILABLE, asyncpg.PostgresError):
+                await self.clock.sleep(0.1 + self.clock.random() * 0.5)
+            finally:
+                connection.terminate()
+
+    # What operators do
+
+    async def replay(self, event_id: UUID, *, generation: int | None, by: str, reason: str) -> None:
+        await self._fetch(
+            "replay",
+            id=event_id,
+            generation=generation,
+            by=by,
+            reason=reason,
+            now=self._now(),
+            history_limit=HISTORY_LIMIT,
+        )
+
+    async def cancel(self, event_id: UUID, *, by: str, reason: str) -> None:
+        await self._fetch("cancel", id=event_id, by=by, reason=reason, now=self._now())
+
+    async def discard(self, event_id: UUID, *, by: str, reason: str) -> None:
+        await self._mark("discard", event_id, by, reason)
+
+    async def restore(self, event_id: UUID, *, by: str, reason: str) -> None:
+        await self._mark("restore", event_id, by, reason)
+
+    async def _mark(self, verb: str, event_id: UUID, by: str, reason: str) -> None:
+        if not await self._fetch(verb, id=event_id, by=by, reason=reason, now=self._now()):
+            event = await self.event(event_id)
+            if event is None:
+                raise EventNotFound(f"there is no event {event_id}")
+            raise Refused(refusal(verb, event))
+
+    async def purge(
+        self, *, ended_before: datetime | None, failed_before: datetime | None, handled_before: datetime | None,
+        by: str, dry_run: bool, limit: int,
+    ) -> Purge:  # fmt: skip
+        """Remove up to ``limit`` rows of each kind. Dead letters only when ``failed_before`` is given."""
+
+        async def job(connection: Any) -> Purge:
+            async def gone(verb: str, before: datetime | None) -> int:
+                if before is None:
+                    return 0
+                query = _sql(verb)
+                tag = await connection.execute(query.numbered, *query.values({"before": before, "limit": limit}))
+                return int(tag.rsplit(" ", 1)[1])
+
+            transaction = connection.transaction()
+            await transaction.start()
+            try:
+                purged = Purge(
+                    await gone("purge_ended", ended_before),
+                    await gone("purge_failed", failed_before),
+                    await gone("purge_handled", handled_before),
+                    await gone("purge_sessions", ended_before),
+                )
+                if purged.dead_letters and failed_before is not None:
+                    detail = {"dead_letters": purged.dead_letters, "failed_before": failed_before.isoformat()}
+                    await _write_trail(connection, self._now(), [(None, "purged", "", by, detail)])
+            except BaseException:
+                await transaction.rollback()
+                raise
+            await (transaction.rollback() if dry_run else transaction.commit())
+            return purged
+
+        with translating(self._place):
+            return await self._run(job)
+
+    # What operators see
+
+    async def event(self, event_id: UUID) -> Event | None:
+        text = _sql("event").numbered.format(columns=", ".join(EVENT_COLUMNS))
+        with translating(self._place):
+            row = await self._run(lambda connection: connection.fetchrow(text, event_id))
+        return None if row is None else event_from(row, _same)
+
+    async def events(self, wanted: EventFilter) -> list[Event]:
+        clauses, values = filter_clauses(wanted)
+        query = _sql("events").extended(*clauses)
+        text = query.numbered.format(columns=", ".join(EVENT_COLUMNS))
+        with translating(self._place):
+            rows = await self._run(lambda connection: connection.fetch(text, *query.values(values)))
+        return [event_from(row, _same) for row in rows]
+
+    async def counts(self) -> dict[tuple[str, str], int]:
+        return {(row[0], row[1]): row[2] for row in await self._fetch("counts")}
+
+    async def overview(self) -> Mapping[str, Any]:
+        return dict((await self._fetch("overview"))[0])
+
+    async def trail(self, event_id: UUID | None = None) -> AsyncIterator[TrailEntry]:
+        if event_id is not None:
+            for row in await self._fetch("trail_of_event", id=event_id):
+                yield TrailEntry(*row)
+            return
+        chain, seq = "", 0
+        while True:
+            rows = await self._fetch("trail", chain=chain, seq=seq, limit=_TRAIL_PAGE)
+            for row in rows:
+                yield TrailEntry(*row)
+            if len(rows) < _TRAIL_PAGE:
+                return
+            chain, seq = rows[-1][0], rows[-1][1]
+
+    async def write_trail(self, entries: Sequence[tuple[UUID | None, str, str, str, Mapping[str, Any]]]) -> None:
+        with translating(self._place):
+            await self._run(lambda connection: _write_trail(connection, self._now(), entries))
+
+
+class PostgresClaims:
+    """The worker's own connection: settles and claims, and remembers how far the claims have come."""
+
+    def __init__(self, store: PostgresStore, session_id: UUID, lanes: Sequence[Lane], actor: str) -> None:
+        self._store = store
+        self._session_id = session_id
+        self._queues = [queue for queue, _ in lanes]
+        self._priorities = [priority for _, priority in lanes]
+        self._actor = actor
+        self._watermark = Watermark(lanes)
+        self._connection: asyncpg.Connection[Any] | None = None
+
+    async def turn(self, finished: Finished, want: int) -> Turn:
+        """Write down what finished and claim ``want`` more.
+
+        What has been written leaves ``finished`` at once, so a turn that fails half way can be repeated with the rest.
+        """
+        with translating(self._store._place):  # noqa: SLF001 - the two halves of one store
+            connection = await self._connected()
+            try:
+                return await self._turn(connection, finished, want)
+            except (*_UNAVAILABLE, asyncio.CancelledError):
+                self._drop()
+                raise
+
+    async def _turn(self, connection: Any, finished: Finished, want: int) -> Turn:
+        refused: list[Any] = []
+        if finished.settlements:
+            refused += await self._settle(connection, finished.settlements)
+            finished.settlements.clear()
+        if finished.put_back:
+            refused += await self._put_back(connection, finished.put_back)
+            finished.put_back.clear()
+        delivered = finished.delivered
+        query = _sql("turn")
+        clock = self._store.clock
+        began = clock.monotonic()
+        rows = await connection.fetch(
+            query.numbered,
+            *query.values(
+                {
+                    "now": clock.database_now(),
+                    "ids": [row[ID] for row in delivered],
+                    "fences": [row[FENCE] for row in delivered],
+                    "session": self._session_id,
+                    "queues": self._queues,
+                    "priorities": self._priorities,
+                    "starts": self._watermark.starts(began),
+                    "want": want,
+                }
+            ),
+        )
+        ended = clock.monotonic()
+        meta = rows.pop()  # `union all` keeps the order: the row without id is the last
+        if want > 0:
+            snapshot = (int(meta[SOURCE]), int(meta[SUBJECT]))
+            self._watermark.learn(rows, want, meta[DUE_AT], snapshot, ended - began, ended)
+        if meta[FENCE] != len(delivered):
+            refused += await self._unsettled(connection, [(row[ID], row[FENCE], "delivered") for row in delivered])
+        delivered.clear()
+        return Turn(rows, refused)
+
+    async def _settle(self, connection: Any, settlements: Sequence[Settlement]) -> list[Any]:
+        accepted = await settle_rows(
+            connection,
+            settlements,
+            self._store.clock.database_now(),
+            chain=str(self._session_id),
+            actor=self._actor,
+        )
+        if len(accepted) == len(settlements):
+            return []
+        return await self._unsettled(
+            connection, [(s.id, s.fence, str(s.status)) for s in settlements if s.id not in accepted]
+        )
+
+    async def _put_back(self, connection: Any, put_back: Sequence[tuple[Row, float]]) -> list[Any]:
+        query = _sql("put_back")
+        values = {
+            "ids": [row[ID] for row, _ in put_back],
+            "fences": [row[FENCE] for row, _ in put_back],
+            "delays": [delay for _, delay in put_back],
+            "now": self._store.clock.database_now(),
+        }
+        accepted = {row[0] for row in await connection.fetch(query.numbered, *query.values(values))}
+        return [row[ID] for row, _ in put_back if row[ID] not in accepted]
+
+    async def _unsettled(self, connection: Any, leases: Sequence[tuple[Any, int, str]]) -> list[Any]:
+        query = _sql("unsettled")
+        ids, fences, statuses = zip(*leases, strict=True)
+        return [row[0] for row in await connection.fetch(query.numbered, list(ids), list(fences), list(statuses))]
+
+    async def next_due(self) -> float | None:
+        values = {
+            "queues": self._queues,
+            "priorities": self._priorities,
+            "now": self._store.clock.database_now(),
+        }
+        rows = await self._query("next_due", values)
+        return None if rows[0][0] is None else float(rows[0][0])
+
+    async def forget(self, held: Iterable[Any]) -> int:
+        values = {"session": self._session_id, "held": list(held), "now": self._store.clock.database_now()}
+        return len(await self._query("forget", values))
+
+    async def _query(self, verb: str, values: Mapping[str, Any]) -> list[Any]:
+        query = _sql(verb)
+        with translating(self._store._place):  # noqa: SLF001 - the two halves of one store
+            connection = await self._connected()
+            try:
+                return list(await connection.fetch(query.numbered, *query.values(values)))
+            except (*_UNAVAILABLE, asyncio.CancelledError):
+                self._drop()
+                raise
+
+    async def _connected(self) -> Any:
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await self._store.connect(hot=True)
+        return self._connection
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.terminate()
+            self._connection = None
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            with suppress(*_UNAVAILABLE, asyncpg.PostgresError):
+                await self._connection.close(timeout=5.0)
+            self._drop()
+
+
+class PostgresTransaction:
+    """A handler's transaction on a pooled connection."""
+
+    def __init__(self, connection: Any, now: datetime | None, *, notify: bool) -> None:
+        self.connection = connection
+        self._now = now
+        self._notify = notify
+
+    async def execute(self, sql: str, *parameters: Any) -> int:
+        """Run one statement; return how many rows it changed."""
+        tag = (await self.connection.execute(sql, *parameters)).rsplit(" ", 1)[-1]
+        return int(tag) if tag.isdigit() else 0
+
+    async def fetch(self, sql: str, *parameters: Any) -> list[Any]:
+        """Run one query; return its rows."""
+        return list(await self.connection.fetch(sql, *parameters))
+
+    async def publish(self, events: Sequence[NewEvent]) -> list[Published]:
+        return await publish_rows(self.connection, events, self._now, notify=self._notify)
+
+    async def mark_handled(self, target: str, idempotency_key: str, event_id: Any) -> bool:
+        return bool(
+            await self._query(
+                "handled", target=target, idempotency_key=idempotency_key, event_id=event_id, now=self._now
+            )
+        )
+
+    async def deliver(self, event_id: Any, fence: int) -> bool:
+        return bool(await self._query("deliver", id=event_id, fence=fence, now=self._now))
+
+    async def settle(self, settlements: Sequence[Settlement], *, chain: str, actor: str) -> set[Any]:
+        accepted = await settle_rows(self.connection, settlements, self._now, chain=chain, actor=actor)
+        return {settlement.id for settlement in settlements} - accepted
+
+    async def _query(self, verb: str, **values: Any) -> list[Any]:
+        query = _sql(verb)
+        return list(await self.connection.fetch(query.numbered, *query.values(values)))
+
+
+async def publish_rows(
+    connection: Any, events: Sequence[NewEvent], now: datetime | None, *, notify: bool
+) -> list[Published]:
+    """Insert events on this connection, in its transaction if it is in one."""
+    query = _sql("publish")
+    values = postgres_values(first_of_each_key(events), now, notify=notify)
+    return published_from(events, await connection.fetch(query.numbered, *query.values(values)))
+
+
+async def settle_rows(
+    connection: Any, settlements: Sequence[Settlement], now: datetime | None, *, chain: str, actor: str
+) -> set[Any]:
+    """Write down unhappy attempts with their trail entries; return the ids that were accepted."""
+    query = _sql("settle")
+    values = {
+        "now": now,
+        "chain": chain,
+        "actor": actor,
+        "ids": [s.id for s in settlements],
+        "fences": [s.fence for s in settlements],
+        "statuses": [s.status.value for s in settlements],
+        "delays": [s.delay_seconds or 0.0 for s in settlements],
+        "last_errors": [s.last_error for s in settlements],
+        "error_classes": [s.error_class for s in settlements],
+        "error_types": [s.error_type for s in settlements],
+        "safe_to_retry": [s.safe_to_retry for s in settlements],
+        "fingerprints": [s.fingerprint for s in settlements],
+        "max_attempts": [s.max_attempts for s in settlements],
+        "outcomes": [s.outcome.value for s in settlements],
+    }
+    return {row[0] for row in await connection.fetch(query.numbered, *query.values(values))}
+
+
+async def _write_trail(
+    connection: Any,
+    now: datetime | None,
+    entries: Sequence[tuple[UUID | None, str, str, str, Mapping[str, Any]]],
+) -> None:
+    query = _sql("write_trail")
+    values = {
+        "chain": OPERATOR,
+        "now": now,
+        "event_ids": [entry[0] for entry in entries],
+        "kinds": [entry[1] for entry in entries],
+        "sources": [entry[2] for entry in entries],
+        "actors": [entry[3] for entry in entries],
+        "details": [json.dumps(entry[4], ensure_ascii=False) for entry in entries],
+    }
+    await connection.execute(query.numbered, *query.values(values))
+
+
+class translating:  # noqa: N801 - reads as a verb: `with translating(place):`
+    """Say in our words what PostgreSQL means; a statement's own error stays the driver's."""
+
+    __slots__ = ("_place",)
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if error is None or isinstance(error, RedriveError) or not isinstance(error, Exception):
+            return
+        clear = self._translated(error)
+        if clear is not None:
+            raise clear from error
+
+    def _translated(self, error: Exception) -> RedriveError | None:
+        own = {"RD400": Refused, "RD404": EventNotFound, "RD409": Refused}.get(getattr(error, "sqlstate", None) or "")
+        if own is not None:
+            return own(str(error))
+        for kinds, clear, advice in _MEANINGS:
+            if isinstance(error, kinds):
+                said = str(error) or type(error).__name__
+                return clear(advice.format(place=self._place, said=said))
+        return None
+
+
+def _without_options(url: str) -> tuple[str, dict[str, str]]:
+    """Take our own options out of the URL; what is left is for PostgreSQL."""
+    parts = urlsplit(url)
+    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    ours = {name: value for name, value in pairs if name == "pooler"}
+    theirs = [(name, value) for name, value in pairs if name not in ours]
+    return urlunsplit(parts._replace(query=urlencode(theirs))), ours
+
+
+def _same(at: datetime) -> datetime:
+    return at

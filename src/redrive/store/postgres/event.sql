@@ -1,0 +1,2 @@
+-- Event: one row, whole. The list of columns is EVENT_COLUMNS in store/base.py.
+select {columns} from redrive.outbox where id = :id::uuid

@@ -1,0 +1,2 @@
+-- Events: a page of them, newest first; the filters that were asked for are added at the end.
+select {columns} from redrive.outbox where true

@@ -1,0 +1,281 @@
+-- The engine: one table of events, and what stands beside it.
+--
+--   outbox         an event for one target; its status says who may move it next
+--   event_handled  idempotency keys whose effect has been committed
+--   session        one row a worker process: the lease of everything it holds
+--   trail          what happened, append-only and hash-chained, one chain a writer
+--
+-- Same columns as on SQLite. Instants are timestamptz here and microseconds there.
+
+create schema if not exists redrive;
+
+create table redrive.schema_version (
+    version    int primary key,
+    name       text not null,
+    applied_at timestamptz not null default clock_timestamp()
+);
+
+create table redrive.outbox (
+    id              uuid primary key,
+    type            text not null,
+    source          text not null default '',
+    target          text not null,
+    subject         text,
+    headers         json not null default '{}',
+    idempotency_key text not null,
+    retry_key       text,
+    correlation_id  text,
+    causation_id    text,
+    ordering_key    text,
+    batch_id        uuid,
+    batch_group     text,
+    queue           text not null default 'default',
+    priority        smallint not null default 1 check (priority between 0 and 3),
+    status          text not null default 'pending'
+                    check (status in ('pending', 'in_flight', 'delivered', 'failed', 'blocked', 'cancelled')),
+    due_at          timestamptz not null default clock_timestamp(),
+    attempts        int not null default 0,
+    lost_count      int not null default 0,
+    max_attempts    int,
+    fence           bigint not null default 0,
+    session_id      uuid,
+    lease_until     timestamptz,
+    deadline_at     timestamptz,
+    generation      bigint not null default 0,
+    cycle           int not null default 0,
+    blocked_on      text,
+    degraded        boolean not null default false,
+    first_failed_at timestamptz,
+    last_error      text,
+    error_class     text,
+    error_type      text,
+    safe_to_retry   boolean,
+    fingerprint     text,
+    failure_history jsonb not null default '[]',
+    cancelled_by    text,
+    cancel_reason   text,
+    compensation    text,
+    created_at      timestamptz not null default clock_timestamp(),
+    ended_at        timestamptz,
+    deleted_at      timestamptz,
+    payload         json not null
+) with (
+    -- Every event is updated twice within seconds; the defaults (20 %) would wait for millions of dead rows.
+    autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_insert_scale_factor = 0.05,
+    autovacuum_analyze_scale_factor = 0.05,
+    autovacuum_vacuum_cost_delay = 1
+);
+
+-- A row in motion stands in few indexes: each costs an entry for every claim and every settle.
+create index outbox_due on redrive.outbox (queue, priority, due_at) where status = 'pending';
+create index outbox_in_flight on redrive.outbox (session_id) where status = 'in_flight';
+create index outbox_ended on redrive.outbox (ended_at) where status in ('delivered', 'cancelled');
+create index outbox_failed on redrive.outbox (id) where status = 'failed';
+create unique index outbox_retry_key on redrive.outbox (target, retry_key)
+    where retry_key is not null and status in ('pending', 'in_flight', 'blocked');
+create index outbox_correlation on redrive.outbox (correlation_id) where correlation_id is not null;
+
+create table redrive.event_handled (
+    target          text not null,
+    idempotency_key text not null,
+    event_id        uuid not null,
+    handled_at      timestamptz not null default clock_timestamp(),
+    primary key (target, idempotency_key)
+);
+create index event_handled_at on redrive.event_handled (handled_at);
+
+create table redrive.session (
+    id          uuid primary key,
+    name        text not null,
+    host        text not null,
+    pid         int not null,
+    queues      text[] not null,
+    targets     text[] not null,
+    concurrency int not null,
+    generation  bigint not null default 0,
+    started_at  timestamptz not null default clock_timestamp(),
+    seen_at     timestamptz not null default clock_timestamp(),
+    lease_until timestamptz not null,
+    ended_at    timestamptz
+) with (fillfactor = 50);
+
+create table redrive.trail (
+    chain    text not null,
+    seq      bigint not null,
+    at       timestamptz not null,
+    event_id uuid,
+    kind     text not null,
+    source   text not null default '',
+    actor    text not null,
+    detail   text not null,
+    hash     text not null,
+    primary key (chain, seq)
+);
+create index trail_event on redrive.trail (event_id) where event_id is not null;
+
+create function redrive.refuse_change() returns trigger language plpgsql as $$
+begin
+    raise exception 'the trail is append-only: % is refused', tg_op using errcode = 'RD403';
+end $$;
+
+create trigger trail_is_append_only before update or delete on redrive.trail
+    for each row execute function redrive.refuse_change();
+create trigger trail_is_never_emptied before truncate on redrive.trail
+    for each statement execute function redrive.refuse_change();
+
+create function redrive.iso(p_at timestamptz) returns text language sql immutable parallel safe as $$
+    select to_char(p_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+$$;
+
+-- A time-ordered id (version 7), for events that are published from SQL alone.
+create function redrive.uuid7() returns uuid language sql volatile as $$
+    select encode(
+        set_byte(
+            overlay(uuid_send(gen_random_uuid())
+                placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3)
+                from 1 for 6),
+            6, (get_byte(uuid_send(gen_random_uuid()), 0) & 15) | 112),
+        'hex')::uuid
+$$;
+
+-- The only writer of the trail. The chain is locked to the end of the transaction, so two writers
+-- cannot continue from the same entry; redrive/trail.py computes the same hash to verify it.
+create function redrive.write_trail(
+    p_chain text, p_at timestamptz, p_event_ids uuid[], p_kinds text[], p_sources text[], p_actors text[], p_details text[]
+) returns void language plpgsql as $$
+declare
+    v_seq    bigint;
+    v_hash   text;
+    v_micros text := (extract(epoch from p_at) * 1000000)::bigint::text;
+    v_hashes text[] := '{}';
+    v_entry  record;
+begin
+    if p_event_ids is null then
+        return;
+    end if;
+    perform pg_advisory_xact_lock(hashtextextended('redrive.trail:' || p_chain, 0));
+    select seq, hash into v_seq, v_hash from redrive.trail where chain = p_chain order by seq desc limit 1;
+    v_seq := coalesce(v_seq, 0);
+    v_hash := coalesce(v_hash, '');
+    for v_entry in
+        select * from unnest(p_event_ids, p_kinds, p_sources, p_actors, p_details)
+            with ordinality as e(event_id, kind, source, actor, detail, n)
+    loop
+        v_hash := encode(sha256(convert_to(
+            v_hash || E'\n' || p_chain || E'\n' || (v_seq + v_entry.n) || E'\n' || v_micros || E'\n'
+            || coalesce(v_entry.event_id::text, '') || E'\n' || v_entry.kind || E'\n'
+            || length(v_entry.source) || ':' || v_entry.source || E'\n'
+            || length(v_entry.actor) || ':' || v_entry.actor || E'\n' || v_entry.detail, 'UTF8')), 'hex');
+        v_hashes := v_hashes || v_hash;
+    end loop;
+    insert into redrive.trail (chain, seq, at, event_id, kind, source, actor, detail, hash)
+    select p_chain, v_seq + e.n, p_at, e.event_id, e.kind, e.source, e.actor, e.detail, e.hash
+    from unnest(p_event_ids, p_kinds, p_sources, p_actors, p_details, v_hashes)
+        with ordinality as e(event_id, kind, source, actor, detail, hash, n);
+end $$;
+
+-- Put an event in, from SQL, in the caller's transaction. Answers the live event when the retry key has one.
+create function redrive.publish(
+    p_type text, p_payload json, p_target text default null, p_subject text default null, p_source text default 'sql-direct',
+    p_retry_key text default null, p_idempotency_key text default null, p_correlation_id text default null,
+    p_causation_id text default null, p_queue text default 'default', p_priority smallint default 1::smallint,
+    p_delay interval default interval '0', p_headers json default '{}', p_generation bigint default 0
+) returns uuid language plpgsql as $$
+declare
+    v_id  uuid := redrive.uuid7();
+    v_now timestamptz := clock_timestamp();
+begin
+    insert into redrive.outbox as o (
+        id, type, source, target, subject, payload, headers, idempotency_key, retry_key, correlation_id, causation_id,
+        queue, priority, due_at, generation, created_at)
+    values (
+        v_id, p_type, p_source, coalesce(p_target, p_type), p_subject, p_payload, p_headers,
+        coalesce(p_idempotency_key, v_id::text), p_retry_key, p_correlation_id, p_causation_id,
+        p_queue, p_priority, v_now + greatest(p_delay, interval '0'), p_generation, v_now)
+    on conflict (target, retry_key) where retry_key is not null and status in ('pending', 'in_flight', 'blocked')
+        do update set retry_key = excluded.retry_key
+    returning o.id into v_id;
+    perform pg_notify('redrive', p_queue);
+    return v_id;
+end $$;
+
+-- Send a dead letter round again, in place: the cycle is kept, identity stays, the fence is never reset.
+create function redrive.replay(
+    p_event_id uuid, p_generation bigint, p_by text, p_reason text, p_now timestamptz, p_history_limit int
+) returns void language plpgsql as $$
+declare
+    o       redrive.outbox%rowtype;
+    v_now   timestamptz := coalesce(p_now, clock_timestamp());
+    v_cycle jsonb;
+begin
+    if coalesce(trim(p_by), '') = '' then
+        raise exception 'a replay needs a name: say who replays event %', p_event_id using errcode = 'RD400';
+    end if;
+    select * into o from redrive.outbox where id = p_event_id for update;
+    if not found then
+        raise exception 'there is no event %', p_event_id using errcode = 'RD404';
+    elsif o.status <> 'failed' then
+        raise exception 'event % is %: only a dead letter can be replayed', p_event_id, o.status using errcode = 'RD409';
+    elsif o.deleted_at is not null then
+        raise exception 'event % was discarded: restore it first, then replay it', p_event_id using errcode = 'RD409';
+    end if;
+    v_cycle := jsonb_build_object(
+        'cycle', o.cycle, 'attempts', o.attempts, 'lost_count', o.lost_count,
+        'first_failed_at', redrive.iso(o.first_failed_at), 'failed_at', redrive.iso(o.ended_at),
+        'last_error', o.last_error, 'error_class', o.error_class, 'error_type', o.error_type,
+        'fingerprint', o.fingerprint, 'generation', o.generation,
+        'replayed_at', redrive.iso(v_now), 'replayed_by', p_by, 'reason', p_reason);
+    begin
+        update redrive.outbox set
+            status = 'pending', due_at = v_now, attempts = 0, lost_count = 0, cycle = o.cycle + 1,
+            generation = coalesce(p_generation, o.generation), first_failed_at = null, last_error = null,
+            error_class = null, error_type = null, safe_to_retry = null, fingerprint = null, ended_at = null,
+            failure_history = (
+                select jsonb_agg(h.entry order by h.n)
+                from jsonb_array_elements(o.failure_history || v_cycle) with ordinality as h(entry, n)
+                where h.n > jsonb_array_length(o.failure_history) + 1 - p_history_limit)
+        where id = p_event_id;
+    exception when unique_violation then
+        raise exception 'event % cannot be replayed while another event with retry key "%" is under way', p_event_id, o.retry_key
+            using errcode = 'RD409';
+    end;
+    perform redrive.write_trail('operator', v_now, array[p_event_id], array['replayed'], array[o.source], array[p_by],
+        array[json_build_object('reason', p_reason, 'generation', coalesce(p_generation, o.generation), 'cycle', o.cycle + 1)::text]);
+    perform pg_notify('redrive', o.queue);
+end $$;
+
+create function redrive.outbox_replay(event_id uuid, p_new_generation bigint, p_replayed_by text)
+returns void language sql as $$
+    select redrive.replay(event_id, p_new_generation, p_replayed_by, 'outbox_replay', null, 20)
+$$;
+
+-- End an event that has not ended. A worker that is running it finds its lease gone and can settle nothing.
+create function redrive.cancel(p_event_id uuid, p_by text, p_reason text, p_now timestamptz default null)
+returns void language plpgsql as $$
+declare
+    o     redrive.outbox%rowtype;
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+begin
+    if coalesce(trim(p_by), '') = '' or coalesce(trim(p_reason), '') = '' then
+        raise exception 'cancelling event % needs a name and a reason', p_event_id using errcode = 'RD400';
+    end if;
+    select * into o from redrive.outbox where id = p_event_id for update;
+    if not found then
+        raise exception 'there is no event %', p_event_id using errcode = 'RD404';
+    elsif o.status not in ('pending', 'in_flight', 'blocked') then
+        raise exception 'event % is % already: nothing is left to cancel', p_event_id, o.status using errcode = 'RD409';
+    end if;
+    update redrive.outbox set status = 'cancelled', ended_at = v_now, cancelled_by = p_by, cancel_reason = p_reason
+    where id = p_event_id;
+    perform redrive.write_trail('operator', v_now, array[p_event_id], array['cancelled'], array[o.source], array[p_by],
+        array[json_build_object('reason', p_reason, 'was', o.status)::text]);
+end $$;
+
+-- The quarantine, for people with nothing but psql.
+create view redrive.dead_letters as
+select id, type, target, subject, error_class, error_type, left(last_error, 200) as error, attempts, cycle,
+       safe_to_retry, first_failed_at, ended_at as failed_at, retry_key, idempotency_key, correlation_id, causation_id,
+       generation, payload
+from redrive.outbox
+where status = 'failed' and deleted_at is null;

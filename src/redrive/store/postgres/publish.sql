@@ -1,0 +1,29 @@
+-- Publish: put events in, any number at once, in whatever transaction this runs.
+-- A live event with the same target and retry key is answered instead of inserting another; the no-op update
+-- makes the existing row visible to `returning`, so that there is no gap between looking and inserting.
+-- Differs from SQLite: one statement for all rows (arrays), and it wakes sleeping workers.
+with moment as (
+    select coalesce(:now::timestamptz, clock_timestamp()) as now
+), published as (
+    insert into redrive.outbox as o (
+        id, type, source, target, subject, payload, headers, idempotency_key, retry_key, correlation_id, causation_id,
+        ordering_key, queue, priority, due_at, generation, created_at)
+    select g.id, g.type, g.source, g.target, g.subject, g.payload::json, g.headers::json, g.idempotency_key, g.retry_key,
+           g.correlation_id, g.causation_id, g.ordering_key, g.queue, g.priority,
+           -- never before now: the claim's watermark relies on rows appearing to the right of it
+           greatest(coalesce(g.due_at, m.now), m.now) + make_interval(secs => g.delay),
+           g.generation, m.now
+    from moment m, unnest(
+        :ids::uuid[], :types::text[], :sources::text[], :targets::text[], :subjects::text[], :payloads::text[],
+        :headers::text[], :idempotency_keys::text[], :retry_keys::text[], :correlation_ids::text[], :causation_ids::text[],
+        :ordering_keys::text[], :queues::text[], :priorities::smallint[], :delays::float8[], :due_ats::timestamptz[],
+        :generations::bigint[]
+    ) as g(id, type, source, target, subject, payload, headers, idempotency_key, retry_key, correlation_id, causation_id,
+           ordering_key, queue, priority, delay, due_at, generation)
+    on conflict (target, retry_key) where retry_key is not null and status in ('pending', 'in_flight', 'blocked')
+        do update set retry_key = excluded.retry_key
+    returning o.id, o.target, o.retry_key, o.queue
+), woken as (
+    select count(pg_notify('redrive', w.queue)) as n from (select distinct queue from published) w where :notify::boolean
+)
+select p.id, p.target, p.retry_key from published p, woken

@@ -1,0 +1,13 @@
+-- Restore: take a discarded dead letter back into the quarantine. Its trail entry stands or falls with it.
+with moment as (
+    select coalesce(:now::timestamptz, clock_timestamp()) as now
+), changed as (
+    update redrive.outbox o set deleted_at = null
+    where o.id = :id::uuid and o.status = 'failed' and o.deleted_at is not null
+    returning o.id, o.source
+), trailed as (
+    select redrive.write_trail('operator', (select now from moment), array_agg(id), array_agg('restored'::text),
+        array_agg(source), array_agg(:by::text), array_agg(json_build_object('reason', :reason::text)::text))
+    from changed
+)
+select c.id from changed c, trailed

@@ -1,0 +1,39 @@
+-- Sweep: take what sessions that are gone still hold, a bounded number at a time; no leader needed.
+-- Below the cap an event goes back to pending, its lost attempt counted apart. At the cap the sweeper takes the lease
+-- itself (fence + 1) and settles it as a dead letter on the usual path; if it dies meanwhile, the next sweep finds it.
+-- Guard: the ended session is marked first, so a heartbeat that comes late cannot revive it.
+with moment as materialized (
+    select coalesce(:now::timestamptz, clock_timestamp()) as now
+), ended as (
+    update redrive.session s set ended_at = m.now from moment m
+    where s.ended_at is null and s.lease_until < m.now
+    returning s.id
+), swept as (
+    update redrive.outbox o
+    set lost_count = o.lost_count + 1,
+        attempts = case when o.lost_count + 1 < :max_lost::int then o.attempts - 1 else o.attempts end,
+        status = case when o.lost_count + 1 < :max_lost::int then 'pending' else 'in_flight' end,
+        fence = case when o.lost_count + 1 < :max_lost::int then o.fence else o.fence + 1 end,
+        session_id = case when o.lost_count + 1 < :max_lost::int then o.session_id else :session::uuid end,
+        -- the first loss is retried at once (a deploy, a spot instance), later ones with growing distance
+        due_at = m.now + case when o.lost_count = 0 then interval '0'
+                              else make_interval(secs => least(:base::float8 * power(2, o.lost_count - 1), 60)) end
+    from moment m
+    where o.id = any(array(
+        select l.id from redrive.outbox l
+        where l.status = 'in_flight'
+          and l.session_id = any(array(
+              select s.id from redrive.session s where s.ended_at is not null union select e.id from ended e))
+        limit :limit
+        for update of l skip locked))
+    returning o.id, o.fence, o.target, o.attempts, o.lost_count, o.payload, o.type, o.queue, o.priority, o.due_at,
+              o.source, o.subject, o.headers, o.idempotency_key, o.retry_key, o.correlation_id, o.causation_id,
+              o.ordering_key, o.generation, o.cycle, o.created_at, o.status
+), trailed as (
+    select redrive.write_trail(
+        :chain::text, (select now from moment), array_agg(id), array_agg('lost'::text), array_agg(source),
+        array_agg(:actor::text),
+        array_agg(json_build_object('lost_count', lost_count, 'next_retry_at', redrive.iso(due_at))::text))
+    from swept
+)
+select s.* from swept s, trailed

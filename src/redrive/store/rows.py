@@ -1,0 +1,66 @@
+"""Events as the parameters of publish.sql, for our own connections and the caller's alike."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from redrive.event import NewEvent, Published
+from redrive.instant import to_micros
+
+
+def sqlite_values(event: NewEvent, now: int) -> dict[str, Any]:
+    """One event, one statement."""
+    return {
+        "id": str(event.id), "type": event.type, "source": event.source, "target": event.target,
+        "subject": event.subject,
+        "payload": event.payload, "headers": event.headers, "idempotency_key": event.idempotency_key,
+        "retry_key": event.retry_key, "correlation_id": event.correlation_id, "causation_id": event.causation_id,
+        "ordering_key": event.ordering_key, "queue": event.queue, "priority": event.priority,
+        "due_at": None if event.due_at is None else to_micros(event.due_at), "delay": int(event.delay_seconds * 1e6),
+        "generation": event.generation, "now": now,
+    }  # fmt: skip
+
+
+def postgres_values(events: Sequence[NewEvent], now: datetime | None, *, notify: bool) -> dict[str, Any]:
+    """Any number of events, one statement: a column, an array."""
+    return {
+        "now": now,
+        "notify": notify,
+        "ids": [event.id for event in events],
+        "types": [event.type for event in events],
+        "sources": [event.source for event in events],
+        "targets": [event.target for event in events],
+        "subjects": [event.subject for event in events],
+        "payloads": [event.payload for event in events],
+        "headers": [event.headers for event in events],
+        "idempotency_keys": [event.idempotency_key for event in events],
+        "retry_keys": [event.retry_key for event in events],
+        "correlation_ids": [event.correlation_id for event in events],
+        "causation_ids": [event.causation_id for event in events],
+        "ordering_keys": [event.ordering_key for event in events],
+        "queues": [event.queue for event in events],
+        "priorities": [event.priority for event in events],
+        "delays": [event.delay_seconds for event in events],
+        "due_ats": [event.due_at for event in events],
+        "generations": [event.generation for event in events],
+    }
+
+
+def first_of_each_key(events: Sequence[NewEvent]) -> Sequence[NewEvent]:
+    """Leave out what repeats a retry key: one statement cannot meet its own new rows."""
+    if all(event.retry_key is None for event in events):
+        return events
+    firsts: dict[object, NewEvent] = {}
+    for event in events:
+        firsts.setdefault(event.id if event.retry_key is None else (event.target, event.retry_key), event)
+    return list(firsts.values())
+
+
+def published_from(events: Sequence[NewEvent], rows: Sequence[Any]) -> list[Published]:
+    """Match what the database answered (id, target, retry key) with what was asked."""
+    if all(event.retry_key is None for event in events):
+        return [Published(event.id, event.target, created=True) for event in events]
+    by_key = {(row[1], row[2]): UUID(str(row[0])) for row in rows if row[2] is not None}
+    found = [event.id if event.retry_key is None else by_key[event.target, event.retry_key] for event in events]
+    return [Published(each, event.target, created=each == event.id) for each, event in zip(found, events, strict=True)]

@@ -1,0 +1,74 @@
+"""SQL as files: one verb, one file, the same names for every store.
+
+Parameters are written ``:name`` in the files. ``Statement`` turns that into the style a driver wants, so that one
+text serves our own connections and the caller's, whatever library the caller uses.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
+_COMMENT = re.compile(r"--[^\n]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One SQL statement with named parameters."""
+
+    verb: str
+    text: str
+    names: tuple[str, ...]
+
+    @property
+    def numbered(self) -> str:
+        """The text with ``$1, $2 …`` (asyncpg)."""
+        place = {name: f"${number}" for number, name in enumerate(self.names, 1)}
+        return _PARAMETER.sub(lambda match: place[match[1]], self.text)
+
+    @property
+    def positional(self) -> str:
+        """The text with ``%s`` for every occurrence (psycopg, Django)."""
+        return _PARAMETER.sub("%s", self.text.replace("%", "%%"))
+
+    @property
+    def occurrences(self) -> tuple[str, ...]:
+        """The names in the order in which ``positional`` wants their values."""
+        return tuple(_PARAMETER.findall(self.text))
+
+    def values(self, parameters: Mapping[str, Any]) -> list[Any]:
+        """Put the values into the order of ``numbered``."""
+        return [parameters[name] for name in self.names]
+
+    def extended(self, *clauses: str) -> "Statement":
+        """Add text at the end: the filters that were asked for."""
+        return statement(self.verb, "\n".join((self.text, *clauses)))
+
+
+def statement(verb: str, text: str) -> Statement:
+    """Read a statement: comments are for the reader, the driver gets the rest."""
+    bare = _COMMENT.sub("", text).strip()
+    return Statement(verb, bare, tuple(dict.fromkeys(_PARAMETER.findall(bare))))
+
+
+@cache
+def load(store: str, verb: str) -> Statement:
+    """Load ``<store>/<verb>.sql``."""
+    return statement(verb, _folder(store).joinpath(f"{verb}.sql").read_text(encoding="utf-8"))
+
+
+def migrations(store: str) -> Sequence[tuple[int, str, str]]:
+    """List the migrations of a store as (version, name, text), in order."""
+    found = []
+    for entry in _folder(store).joinpath("migrations").iterdir():
+        if entry.name.endswith(".sql"):
+            number, _, name = entry.name.removesuffix(".sql").partition("_")
+            found.append((int(number), name, entry.read_text(encoding="utf-8")))
+    return sorted(found)
+
+
+def _folder(store: str) -> Any:
+    return resources.files("redrive.store").joinpath(store)

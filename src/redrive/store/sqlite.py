@@ -1,0 +1,781 @@
+"""SQLite: everything in one file, several processes welcome.
+
+One writer thread a process (see ``writer``), WAL, ``synchronous=FULL``: what was acknowledged survives a power cut.
+Reads have a connection of their own and never wait for the writer. ``:memory:`` is the same store on one connection.
+"""
+
+import asyncio
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+from redrive.clock import Clock
+from redrive.errors import (
+    ConfigurationError,
+    EventNotFound,
+    Refused,
+    SchemaMissing,
+    SchemaTooNew,
+    StoreUnavailable,
+)
+from redrive.event import (
+    HISTORY_LIMIT,
+    Event,
+    FailureCycle,
+    NewEvent,
+    Published,
+    Settlement,
+    Status,
+    TrailEntry,
+)
+from redrive.instant import from_micros, iso, to_micros
+from redrive.store.base import (
+    DUE_AT,
+    EVENT_COLUMNS,
+    FENCE,
+    ID,
+    LOST_COUNT,
+    SOURCE,
+    EventFilter,
+    Finished,
+    Lane,
+    Purge,
+    Row,
+    Session,
+    Turn,
+    event_from,
+    filter_clauses,
+    refusal,
+)
+from redrive.store.rows import published_from, sqlite_values
+from redrive.store.sql import Statement, load, migrations
+from redrive.store.writer import Writer, translated
+from redrive.trail import entry_hash
+
+T = TypeVar("T")
+
+_WATCH_SECONDS: Final = 0.02  # how often another process's commit is looked for; 0.3 % of a core
+_TRAIL_PAGE: Final = 5_000
+OPERATOR: Final = "operator"
+
+
+def _sql(verb: str) -> Statement:
+    return load("sqlite", verb)
+
+
+class SqliteStore:
+    """The store contract on one SQLite file."""
+
+    name = "sqlite"
+
+    def __init__(self, path: str, clock: Clock, *, busy_seconds: float = 30.0, synchronous: str = "FULL") -> None:
+        self.path = path
+        self.clock = clock
+        self._memory = path == ":memory:"
+        self._busy_seconds = busy_seconds
+        self._synchronous = synchronous
+        self._writer: Writer | None = None
+        self._reader: sqlite3.Connection | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._turn: asyncio.Lock | None = None
+        self._wakes: set[Callable[[], None]] = set()
+
+    # Opening and closing
+
+    async def open(self) -> None:
+        """Open the file and start the writer. Says clearly what is wrong with a path that cannot be used."""
+        if self._writer is not None:
+            return
+        writing = self._connect()
+        self._writer = Writer(writing, self.clock, self._busy_seconds)
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="redrive-sqlite")
+        self._turn = asyncio.Lock()
+
+    async def close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is None:
+            return
+        await asyncio.to_thread(writer.close)
+        assert self._threads is not None
+        self._threads.shutdown()
+        with suppress(sqlite3.Error):
+            writer.connection.close()
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    async def version(self) -> str:
+        return f"SQLite {sqlite3.sqlite_version}"
+
+    def _connect(self, *, query_only: bool = False) -> sqlite3.Connection:
+        folder = Path(self.path).parent
+        if not self._memory and not folder.is_dir():
+            message = f"the folder of {self.path} does not exist: create {folder}, or name another file"
+            raise ConfigurationError(message)
+        try:
+            connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=5.0)
+            connection.execute(f"pragma synchronous={self._synchronous}")
+            if query_only:
+                connection.execute("pragma query_only=on")
+            elif not self._memory:
+                self._use_wal(connection)
+            connection.execute("pragma busy_timeout=0" if not query_only else "pragma busy_timeout=5000")
+        except sqlite3.Error as error:
+            raise translated(error) from error
+        return connection
+
+    def _use_wal(self, connection: sqlite3.Connection) -> None:
+        (mode,) = connection.execute("pragma journal_mode").fetchone()
+        if mode != "wal":
+            if Path(self.path).exists() and not os.access(self.path, os.W_OK):
+                connection.close()
+                message = f"{self.path} cannot be written: check its owner and permissions"
+                raise ConfigurationError(message)
+            (mode,) = connection.execute("pragma journal_mode=wal").fetchone()
+        if mode != "wal":
+            connection.close()
+            message = f"{self.path} cannot be used in WAL mode ({mode}): put it on a local disk, not a network share"
+            raise ConfigurationError(message)
+        connection.execute("pragma wal_autocheckpoint=4000")  # 16 MiB: a checkpoint a second at most under load
+
+    @property
+    def writer(self) -> Writer:
+        if self._writer is None:
+            message = "the store is not open: call `await app.open()`, or use `async with app:`"
+            raise StoreUnavailable(message)
+        return self._writer
+
+    async def _read(self, job: Callable[[sqlite3.Connection], Any]) -> Any:
+        if self._memory:
+            return await self.writer.do(lambda connection, _now: job(connection))
+        assert self._threads is not None
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._read_now, job)
+
+    def _read_now(self, job: Callable[[sqlite3.Connection], Any]) -> Any:
+        try:
+            if self._reader is None:
+                self._reader = self._connect(query_only=True)
+            return job(self._reader)
+        except sqlite3.Error as error:
+            raise translated(error) from error
+
+    # Schema
+
+    async def schema_version(self) -> int:
+        def job(connection: sqlite3.Connection) -> int:
+            known = connection.execute("select 1 from sqlite_master where name = 'redrive_schema_version'").fetchone()
+            return connection.execute("select max(version) from redrive_schema_version").fetchone()[0] if known else 0
+
+        if self._memory:
+            return int(await self._bare(job))
+        return int(await self._read(job))
+
+    async def _bare(self, job: Callable[[sqlite3.Connection], Any]) -> Any:
+        """Use the writer's connection outside a transaction (no schema yet: there is no file time to read)."""
+        with self.writer.pen:
+            return job(self.writer.connection)
+
+    async def check_schema(self) -> None:
+        """Refuse to work on a schema that is missing or newer than this code."""
+        newest = migrations(self.name)[-1][0]
+        found = await self.schema_version()
+        if found == 0:
+            raise SchemaMissing(f"{self.path} has no redrive tables yet: run `redrive migrate`")
+        if found > newest:
+            raise SchemaTooNew(
+                f"{self.path} has schema version {found}, this redrive knows up to {newest}: upgrade redrive"
+            )
+        if found < newest:
+            raise SchemaMissing(f"{self.path} has schema version {found} of {newest}: run `redrive migrate`")
+
+    async def migrate(self, *, to: int | None = None) -> list[str]:
+        """Apply the missing migrations, each in one transaction; two processes at once are safe."""
+
+        def job(connection: sqlite3.Connection) -> list[str]:
+            done = []
+            for version, name, text in migrations("sqlite"):
+                if to is not None and version > to:
+                    break
+                if self._apply(connection, version, name, text):
+                    done.append(f"{version:04d}_{name}")
+            return done
+
+        return list(await self._bare(job))
+
+    def _apply(self, connection: sqlite3.Connection, version: int, name: str, text: str) -> bool:
+        connection.execute("pragma busy_timeout=30000")
+        try:
+            connection.execute("begin immediate")
+            known = connection.execute("select 1 from sqlite_master where name = 'redrive_schema_version'").fetchone()
+            if (
+                known
+                and connection.execute("select 1 from redrive_schema_version where version >= ?", (version,)).fetchone()
+            ):
+                connection.execute("rollback")
+                return False
+            for part in _split(text):
+                connection.execute(part)
+            connection.execute(
+                "insert into redrive_schema_version values (?, ?, ?)",
+                (version, name, to_micros(self.clock.now())),
+            )
+            connection.execute("commit")
+        except sqlite3.Error as error:
+            with suppress(sqlite3.Error):
+                connection.execute("rollback")
+            raise translated(error) from error
+        finally:
+            connection.execute("pragma busy_timeout=0")
+        return True
+
+    # Publish, and transactions of handlers
+
+    async def publish(self, events: Sequence[NewEvent]) -> list[Published]:
+        published = await self.writer.do(lambda connection, now: publish_rows(connection, events, now))
+        self._wake()
+        return list(published)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator["SqliteTransaction"]:
+        """Lend the connection for one transaction; commits at the end, rolls back on any exception."""
+        assert self._turn is not None
+        assert self._threads is not None
+        loop = asyncio.get_running_loop()
+        async with self._turn:
+            writer = self.writer
+            # The pen may be held by the writer for the length of one commit: wait for it in a thread.
+            await loop.run_in_executor(None, writer.pen.acquire)
+            try:
+                now = await loop.run_in_executor(None, _ours, writer.begin)
+                before = writer.connection.total_changes
+                try:
+                    yield SqliteTransaction(writer.connection, now)
+                    await loop.run_in_executor(None, _ours, writer.commit, now, before)
+                except BaseException:
+                    with suppress(sqlite3.Error):
+                        writer.rollback()
+                    raise
+            finally:
+                writer.pen.release()
+        self._wake()
+
+    # Sessions, claims, sweep
+
+    async def begin_session(self, session: Session, lease_seconds: float) -> None:
+        values = {
+            "id": str(session.id), "name": session.name, "host": session.host, "pid": session.pid,
+            "queues": json.dumps(session.queues), "targets": json.dumps(session.targets),
+            "concurrency": session.concurrency, "generation": session.generation, "lease": int(lease_seconds * 1e6),
+        }  # fmt: skip
+        await self.writer.do(
+            lambda connection, now: connection.execute(_sql("session_begin").text, {**values, "now": now}).rowcount
+        )
+
+    async def end_session(self, session_id: UUID) -> None:
+        await self.writer.do(
+            lambda connection, now: (
+                connection.execute(_sql("session_end").text, {"id": str(session_id), "now": now}).rowcount
+            )
+        )
+
+    async def heartbeat(self, session_id: UUID, lease_seconds: float) -> bool:
+        values = {"id": str(session_id), "lease": int(lease_seconds * 1e6)}
+        return bool(
+            await self.writer.do(
+                lambda connection, now: connection.execute(_sql("heartbeat").text, {**values, "now": now}).fetchone()
+            )
+        )
+
+    @asynccontextmanager
+    async def pulse(self) -> AsyncIterator[Callable[[UUID, float], Any]]:
+        """Give the heartbeat thread its way to renew: here the writer thread does it, no event loop of ours needed."""
+        yield self.heartbeat
+
+    async def sessions(self) -> list[Session]:
+        rows = await self._read(lambda connection: connection.execute(_sql("sessions").text).fetchall())
+        return [
+            Session(
+                UUID(row[0]), row[1], row[2], row[3], tuple(json.loads(row[4])), tuple(json.loads(row[5])), row[6],
+                row[7],
+                *(None if at is None else from_micros(at) for at in row[8:12]),
+            )
+            for row in rows
+        ]  # fmt: skip
+
+    def claims(self, session_id: UUID, lanes: Sequence[Lane], *, actor: str) -> "SqliteClaims":
+        return SqliteClaims(self, str(session_id), lanes, actor)
+
+    async def sweep(self, session_id: UUID, *, max_lost: int, limit: int, base_seconds: float, actor: str) -> list[Row]:
+        def job(connection: sqlite3.Connection, now: int) -> list[Row]:
+            connection.execute(_sql("session_expire").text, {"now": now})
+            values = {
+                "now": now,
+                "max_lost": max_lost,
+                "limit": limit,
+                "session": str(session_id),
+                "base": int(base_seconds * 1e6),
+            }
+            rows = connection.execute(_sql("sweep").text, values).fetchall()
+            entries = [
+                (
+                    row[ID],
+                    "lost",
+                    row[SOURCE],
+                    actor,
+                    {"lost_count": row[LOST_COUNT], "next_retry_at": iso(from_micros(row[DUE_AT]))},
+                )
+                for row in rows
+            ]
+            write_trail(connection, str(session_id), now, entries)
+            return rows
+
+        return list(await self.writer.do(job))
+
+    @asynccontextmanager
+    async def wakes(self, wake: Callable[[], None]) -> AsyncIterator[None]:
+        """Call ``wake`` whenever something may have become due: at once for our own commits, else within 20 ms."""
+        self._wakes.add(wake)
+        watch = None if self._memory else _Watch(self._connect(query_only=True), self.clock, wake)
+        try:
+            yield
+        finally:
+            self._wakes.discard(wake)
+            if watch is not None:
+                await asyncio.to_thread(watch.close)
+
+    def _wake(self) -> None:
+        for wake in tuple(self._wakes):
+            wake()
+
+    # What operators do
+
+    async def replay(self, event_id: UUID, *, generation: int | None, by: str, reason: str) -> None:
+        def job(connection: sqlite3.Connection, now: int) -> None:
+            event = _find(connection, event_id)
+            if event.status is not Status.FAILED:
+                raise Refused(f"event {event_id} is {event.status}: only a dead letter can be replayed")
+            if event.deleted_at is not None:
+                raise Refused(f"event {event_id} was discarded: restore it first, then replay it")
+            cycle = FailureCycle(
+                cycle=event.cycle, attempts=event.attempts, lost_count=event.lost_count,
+                first_failed_at=event.first_failed_at, failed_at=event.ended_at, last_error=event.last_error,
+                error_class=event.error_class, error_type=event.error_type, fingerprint=event.fingerprint,
+                generation=event.generation, replayed_at=from_micros(now), replayed_by=by, reason=reason,
+            )  # fmt: skip
+            history = [*event.failure_history, cycle][-HISTORY_LIMIT:]
+            values = {
+                "id": str(event_id), "now": now, "generation": generation,
+                "failure_history": json.dumps([kept.to_json() for kept in history]),
+            }  # fmt: skip
+            try:
+                row = connection.execute(_sql("replay").text, values).fetchone()
+            except sqlite3.IntegrityError as error:
+                raise Refused(
+                    f"event {event_id} cannot be replayed while another event "
+                    f'with retry key "{event.retry_key}" is under way'
+                ) from error
+            detail = {"reason": reason, "generation": row[0], "cycle": row[1]}
+            write_trail(connection, OPERATOR, now, [(str(event_id), "replayed", row[2], by, detail)])
+
+        await self.writer.do(job)
+        self._wake()
+
+    async def cancel(self, event_id: UUID, *, by: str, reason: str) -> None:
+        def job(connection: sqlite3.Connection, now: int) -> None:
+            event = _find(connection, event_id)
+            values = {"id": str(event_id), "now": now, "by": by, "reason": reason}
+            if connection.execute(_sql("cancel").text, values).rowcount == 0:
+                raise Refused(f"event {event_id} is {event.status} already: nothing is left to cancel")
+            detail = {"reason": reason, "was": str(event.status)}
+            write_trail(connection, OPERATOR, now, [(str(event_id), "cancelled", event.source, by, detail)])
+
+        await self.writer.do(job)
+
+    async def discard(self, event_id: UUID, *, by: str, reason: str) -> None:
+        await self._mark("discard", "discarded", event_id, by, reason)
+
+    async def restore(self, event_id: UUID, *, by: str, reason: str) -> None:
+        await self._mark("restore", "restored", event_id, by, reason)
+
+    async def _mark(self, verb: str, kind: str, event_id: UUID, by: str, reason: str) -> None:
+        def job(connection: sqlite3.Connection, now: int) -> None:
+            event = _find(connection, event_id)
+            if connection.execute(_sql(verb).text, {"id": str(event_id), "now": now}).rowcount == 0:
+                raise Refused(refusal(verb, event))
+            write_trail(connection, OPERATOR, now, [(str(event_id), kind, event.source, by, {"reason": reason})])
+
+        await self.writer.do(job)
+
+    async def purge(
+        self, *, ended_before: datetime | None, failed_before: datetime | None, handled_before: datetime | None,
+        by: str, dry_run: bool, limit: int,
+    ) -> Purge:  # fmt: skip
+        """Remove up to ``limit`` rows of each kind. Dead letters only when ``failed_before`` is given."""
+
+        def job(connection: sqlite3.Connection, now: int) -> Purge:
+            def gone(verb: str, before: datetime | None) -> int:
+                if before is None:
+                    return 0
+                values = {"before": to_micros(before), "limit": limit}
+                names = _sql(verb).names
+                return connection.execute(_sql(verb).text, {name: values[name] for name in names}).rowcount
+
+            purged = Purge(
+                gone("purge_ended", ended_before),
+                gone("purge_failed", failed_before),
+                gone("purge_handled", handled_before),
+                gone("purge_sessions", ended_before),
+            )
+            if purged.dead_letters:
+                detail = {
+                    "dead_letters": purged.dead_letters,
+                    "failed_before": iso(failed_before) if failed_before else None,
+                }
+                write_trail(connection, OPERATOR, now, [(None, "purged", "", by, detail)])
+            if dry_run:
+                raise _DryRun(purged)
+            return purged
+
+        try:
+            return await self.writer.do(job)  # type: ignore[no-any-return]
+        except _DryRun as dry:
+            return dry.purged
+
+    # What operators see
+
+    async def event(self, event_id: UUID) -> Event | None:
+        def job(connection: sqlite3.Connection) -> Event | None:
+            with suppress(EventNotFound):
+                return _find(connection, event_id)
+            return None
+
+        return await self._read(job)  # type: ignore[no-any-return]
+
+    async def events(self, wanted: EventFilter) -> list[Event]:
+        clauses, values = filter_clauses(wanted)
+        query = _sql("events").extended(*clauses)
+        text = query.text.format(columns=", ".join(EVENT_COLUMNS))
+        bound = {name: str(value) if isinstance(value, UUID) else value for name, value in values.items()}
+        rows = await self._read(lambda connection: connection.execute(text, bound).fetchall())
+        return [_event(row) for row in rows]
+
+    async def counts(self) -> dict[tuple[str, str], int]:
+        rows = await self._read(lambda connection: connection.execute(_sql("counts").text).fetchall())
+        return {(row[0], row[1]): row[2] for row in rows}
+
+    async def overview(self) -> Mapping[str, Any]:
+        now = to_micros(self.clock.now())
+
+        def job(connection: sqlite3.Connection) -> dict[str, Any]:
+            cursor = connection.execute(_sql("overview").text, {"now": now})
+            return dict(zip((column[0] for column in cursor.description), cursor.fetchone(), strict=True))
+
+        return await self._read(job)  # type: ignore[no-any-return]
+
+    async def trail(self, event_id: UUID | None = None) -> AsyncIterator[TrailEntry]:
+        if event_id is not None:
+            query, bound = _sql("trail_of_event").text, {"id": str(event_id)}
+            for row in await self._read(lambda connection: connection.execute(query, bound).fetchall()):
+                yield _entry(row)
+            return
+        chain, seq = "", 0
+        while True:
+            values = {"chain": chain, "seq": seq, "limit": _TRAIL_PAGE}
+            rows = await self._read(lambda connection: connection.execute(_sql("trail").text, values).fetchall())  # noqa: B023
+            for row in rows:
+                yield _entry(row)
+            if len(rows) < _TRAIL_PAGE:
+                return
+            chain, seq = rows[-1][0], rows[-1][1]
+
+    async def write_trail(self, entries: Sequence[tuple[UUID | None, str, str, str, Mapping[str, Any]]]) -> None:
+        await self.writer.do(lambda connection, now: write_trail(connection, OPERATOR, now, entries))
+
+
+class SqliteClaims:
+    """The worker's line to the store: a turn is one job of the writer, so it shares a commit with what is published."""
+
+    def __init__(self, store: SqliteStore, session: str, lanes: Sequence[Lane], actor: str) -> None:
+        self._store = store
+        self._session = session
+        self._lanes = lanes
+        self._actor = actor
+
+    async def turn(self, finished: Finished, want: int) -> Turn:
+        def job(connection: sqlite3.Connection, now: int) -> Turn:
+            refused = self._settle(connection, now, finished)
+            return Turn(self._claim(connection, now, want), refused)
+
+        return await self._store.writer.do(job)  # type: ignore[no-any-return]
+
+    def _settle(self, connection: sqlite3.Connection, now: int, finished: Finished) -> list[Any]:
+        refused: list[Any] = []
+        if finished.delivered:
+            refused += _deliver_rows(connection, now, finished.delivered)
+        if finished.settlements:
+            refused += settle_rows(connection, now, finished.settlements, self._session, self._actor)
+        put_back = _sql("put_back").text
+        for row, delay in finished.put_back:
+            values = {"id": row[ID], "fence": row[FENCE], "delay": int(delay * 1e6), "now": now}
+            if connection.execute(put_back, values).fetchone() is None:
+                refused.append(row[ID])
+        return refused
+
+    def _claim(self, connection: sqlite3.Connection, now: int, want: int) -> list[Row]:
+        claimed: list[Row] = []
+        if want <= 0 or not self._alive(connection):
+            return claimed
+        text = _sql("claim").text
+        for queue, priority in self._lanes:
+            values = {
+                "session": self._session,
+                "queue": queue,
+                "priority": priority,
+                "now": now,
+                "want": want - len(claimed),
+            }
+            claimed += connection.execute(text, values).fetchall()
+            if len(claimed) >= want:
+                break
+        return claimed
+
+    def _alive(self, connection: sqlite3.Connection) -> bool:
+        """Check that nobody has swept this session; it may claim nothing more until it has begun anew."""
+        query = "select 1 from redrive_session where id = ? and ended_at is null"
+        return connection.execute(query, (self._session,)).fetchone() is not None
+
+    async def next_due(self) -> float | None:
+        def job(connection: sqlite3.Connection, now: int) -> float | None:
+            text = _sql("next_due").text
+            found = [
+                row[0]
+                for queue, priority in self._lanes
+                for row in connection.execute(text, {"queue": queue, "priority": priority, "now": now})
+            ]
+            return (min(found) - now) / 1e6 if found else None
+
+        return await self._store.writer.do(job)  # type: ignore[no-any-return]
+
+    async def forget(self, held: Iterable[Any]) -> int:
+        values = {"session": self._session, "held": json.dumps(list(held))}
+        return len(
+            await self._store.writer.do(
+                lambda connection, now: connection.execute(_sql("forget").text, {**values, "now": now}).fetchall()
+            )
+        )
+
+    async def close(self) -> None:
+        """Nothing to give back: the writer is shared."""
+
+
+class SqliteTransaction:
+    """A handler's transaction on the shared connection."""
+
+    def __init__(self, connection: sqlite3.Connection, now: int) -> None:
+        self.connection = connection
+        self._now = now
+
+    async def execute(self, sql: str, *parameters: Any) -> int:
+        """Run one statement; return how many rows it changed."""
+        return await self._run(lambda: self.connection.execute(sql, parameters).rowcount)
+
+    async def fetch(self, sql: str, *parameters: Any) -> list[Any]:
+        """Run one query; return its rows."""
+        return await self._run(lambda: self.connection.execute(sql, parameters).fetchall())
+
+    async def publish(self, events: Sequence[NewEvent]) -> list[Published]:
+        return await self._run(lambda: publish_rows(self.connection, events, self._now))
+
+    async def mark_handled(self, target: str, idempotency_key: str, event_id: Any) -> bool:
+        values = {
+            "target": target,
+            "idempotency_key": idempotency_key,
+            "event_id": str(event_id),
+            "now": self._now,
+        }
+        return await self._run(lambda: self.connection.execute(_sql("handled").text, values).fetchone() is not None)
+
+    async def deliver(self, event_id: Any, fence: int) -> bool:
+        values = {"id": str(event_id), "fence": fence, "now": self._now}
+        return await self._run(lambda: self.connection.execute(_sql("deliver").text, values).rowcount == 1)
+
+    async def settle(self, settlements: Sequence[Settlement], *, chain: str, actor: str) -> set[Any]:
+        return set(await self._run(lambda: settle_rows(self.connection, self._now, settlements, chain, actor)))
+
+    @staticmethod
+    async def _run(job: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(None, job)
+
+
+class _Watch:
+    """A thread that notices commits of other processes by the file's data version."""
+
+    def __init__(self, connection: sqlite3.Connection, clock: Clock, wake: Callable[[], None]) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._wake = wake
+        self._loop = asyncio.get_running_loop()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="redrive-watch", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        seen = None
+        while not self._stopped.wait(_WATCH_SECONDS):
+            try:
+                (version,) = self._connection.execute("pragma data_version").fetchone()
+            except sqlite3.Error:
+                continue  # the poll of the worker does not depend on this
+            if version != seen:
+                seen = version
+                with suppress(RuntimeError):
+                    self._loop.call_soon_threadsafe(self._wake)
+
+    def close(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+        self._connection.close()
+
+
+class _DryRun(Exception):
+    """Carries an answer out of a transaction that is rolled back."""
+
+    def __init__(self, purged: Purge) -> None:
+        self.purged = purged
+
+
+def _ours(job: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return job(*arguments)
+    except sqlite3.Error as error:
+        raise translated(error) from error
+
+
+def publish_rows(connection: sqlite3.Connection, events: Sequence[NewEvent], now: int) -> list[Published]:
+    """Insert events on this connection. Those without a retry key cannot meet a live twin and go in one call."""
+    text = _sql("publish").text
+    connection.executemany(text, (sqlite_values(event, now) for event in events if event.retry_key is None))
+    keyed = [event for event in events if event.retry_key is not None]
+    rows = [connection.execute(text, sqlite_values(event, now)).fetchone() for event in keyed]
+    return published_from(events, rows)
+
+
+def _deliver_rows(connection: sqlite3.Connection, now: int, rows: Sequence[Row]) -> list[Any]:
+    text = _sql("deliver").text
+    done = connection.executemany(text, [{"now": now, "id": row[ID], "fence": row[FENCE]} for row in rows]).rowcount
+    if done == len(rows):
+        return []
+    # Rare: some leases were lost. Say which.
+    query = "select 1 from redrive_outbox where id = ? and fence = ? and status = 'delivered' and ended_at = ?"
+    return [row[ID] for row in rows if connection.execute(query, (row[ID], row[FENCE], now)).fetchone() is None]
+
+
+def settle_rows(
+    connection: sqlite3.Connection, now: int, settlements: Sequence[Settlement], chain: str, actor: str
+) -> list[Any]:
+    """Write down unhappy attempts with their trail entries; return the ids whose lease was lost."""
+    text = _sql("settle").text
+    refused: list[Any] = []
+    entries: list[tuple[Any, str, str, str, Mapping[str, Any]]] = []
+    for settlement in settlements:
+        row = connection.execute(
+            text,
+            {
+                "id": str(settlement.id), "fence": settlement.fence, "status": settlement.status,
+                "delay": int((settlement.delay_seconds or 0.0) * 1e6), "last_error": settlement.last_error,
+                "error_class": settlement.error_class, "error_type": settlement.error_type,
+                "safe_to_retry": settlement.safe_to_retry, "fingerprint": settlement.fingerprint,
+                "max_attempts": settlement.max_attempts, "now": now,
+            },
+        ).fetchone()  # fmt: skip
+        if row is None:
+            refused.append(settlement.id)
+            continue
+        event_id, source, status, attempts, due_at = row
+        detail: dict[str, Any] = {
+            "attempt": attempts, "outcome": settlement.outcome, "error_class": settlement.error_class,
+            "error_type": settlement.error_type,
+        }  # fmt: skip
+        if status == "failed":
+            entries.append(
+                (
+                    event_id,
+                    "dead-lettered",
+                    source,
+                    actor,
+                    {**detail, "dead_lettered_at": iso(from_micros(now))},
+                )
+            )
+        else:
+            entries.append(
+                (
+                    event_id,
+                    "retry-scheduled",
+                    source,
+                    actor,
+                    {**detail, "next_retry_at": iso(from_micros(due_at))},
+                )
+            )
+    write_trail(connection, chain, now, entries)
+    return refused
+
+
+def write_trail(
+    connection: sqlite3.Connection,
+    chain: str,
+    now: int,
+    entries: Sequence[tuple[Any, str, str, str, Mapping[str, Any]]],
+) -> None:
+    """Continue a chain. Runs inside a write transaction, so nobody else continues it meanwhile."""
+    if not entries:
+        return
+    seq, previous = connection.execute(_sql("trail_head").text, {"chain": chain}).fetchone() or (0, "")
+    rows = []
+    for event_id, kind, source, actor, facts in entries:
+        seq += 1
+        detail = json.dumps(facts, ensure_ascii=False)
+        of = None if event_id is None else str(event_id)
+        previous = entry_hash(previous, chain, seq, now, of, kind, source, actor, detail)
+        rows.append(
+            {"chain": chain, "seq": seq, "now": now, "event_id": of, "kind": kind, "source": source, "actor": actor,
+             "detail": detail, "hash": previous}
+        )  # fmt: skip
+    connection.executemany(_sql("write_trail").text, rows)
+
+
+def _find(connection: sqlite3.Connection, event_id: UUID) -> Event:
+    text = _sql("event").text.format(columns=", ".join(EVENT_COLUMNS))
+    row = connection.execute(text, {"id": str(event_id)}).fetchone()
+    if row is None:
+        raise EventNotFound(f"there is no event {event_id}")
+    return _event(row)
+
+
+def _event(row: Row) -> Event:
+    return event_from(dict(zip(EVENT_COLUMNS, row, strict=True)), from_micros)
+
+
+def _entry(row: Row) -> TrailEntry:
+    chain, seq, at, event_id, kind, source, actor, detail, digest = row
+    return TrailEntry(
+        chain, seq, from_micros(at), UUID(event_id) if event_id else None, kind, source, actor, detail, digest
+    )
+
+
+def _split(text: str) -> list[str]:
+    """Cut a migration into statements: SQLite runs one at a time inside our transaction."""
+    parts, part = [], ""
+    for line in text.splitlines(keepends=True):
+        part += line
+        if sqlite3.complete_statement(part):
+            parts.append(part)
+            part = ""
+    return parts

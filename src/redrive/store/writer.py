@@ -1,0 +1,209 @@
+"""The SQLite writer: one connection, one thread, many callers, few commits.
+
+Whatever is handed in while a commit is under way goes into the next transaction together (group commit): a commit with
+``synchronous=FULL`` waits for the disk, 0.3 ms at best, and most of what a worker does can share that wait.
+A handler's own transaction borrows the connection; the *pen* says whose turn it is.
+"""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, Final
+
+from redrive.clock import Clock
+from redrive.errors import ConfigurationError, RedriveError, StoreFull, StoreReadOnly, StoreUnavailable
+from redrive.instant import to_micros
+
+Job = Callable[[sqlite3.Connection, int], Any]
+
+_REMEMBER_AFTER: Final = 50_000  # µs: how stale the remembered time may be; a crash loses no more than this
+_BUSY_PAUSE: Final = 0.002
+
+
+@dataclass(slots=True)
+class _Order:
+    job: Job
+    loop: asyncio.AbstractEventLoop
+    answer: asyncio.Future[Any]
+    result: Any = None
+    error: BaseException | None = None
+
+    def deliver(self) -> None:
+        if self.answer.done():
+            return  # the caller was cancelled; what was committed stays committed
+        if self.error is not None:
+            self.answer.set_exception(self.error)
+        else:
+            self.answer.set_result(self.result)
+
+
+class Writer:
+    """Runs jobs in write transactions, as many in one commit as have come together."""
+
+    def __init__(self, connection: sqlite3.Connection, clock: Clock, busy_seconds: float) -> None:
+        self.connection = connection
+        self.pen = threading.Lock()
+        self._clock = clock
+        self._busy_seconds = busy_seconds
+        self._orders: SimpleQueue[_Order | None] = SimpleQueue()
+        self._origin = (0, 0.0)  # file time and monotonic time at the last look
+        self._thread = threading.Thread(target=self._run, name="redrive-writer", daemon=True)
+        self._thread.start()
+
+    async def do(self, job: Job) -> Any:
+        """Run a job in a write transaction; return when it is durable."""
+        loop = asyncio.get_running_loop()
+        order = _Order(job, loop, loop.create_future())
+        self._orders.put(order)
+        return await order.answer
+
+    def close(self) -> None:
+        """Finish what was handed in and end the thread. The connection is the caller's to close."""
+        self._orders.put(None)
+        self._thread.join()
+
+    def now(self) -> int:
+        """Tell the file's time: never before what any process has written, and never standing still.
+
+        A clock that was set back goes on from the highest time seen at the pace of the monotonic clock.
+        """
+        row = self.connection.execute("select highest from redrive_clock").fetchone()
+        monotonic = self._clock.monotonic()
+        file_time, then = self._origin
+        carried = file_time + int((monotonic - then) * 1e6) if file_time else 0
+        now = max(to_micros(self._clock.now()), row[0] if row else 0, carried)
+        self._origin = (now, monotonic)
+        return now
+
+    def begin(self) -> int:
+        """Open a write transaction (the pen must be held) and say what time it is."""
+        waited = 0.0
+        while True:
+            try:
+                self.connection.execute("begin immediate")
+                break
+            except sqlite3.OperationalError as error:
+                # Our own pause instead of SQLite's busy handler, which sleeps up to 100 ms at a time.
+                if (
+                    error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+                    or waited > self._busy_seconds
+                ):
+                    raise
+            pause = _BUSY_PAUSE * (0.5 + self._clock.random())
+            self._clock.pause(pause)
+            waited += pause
+        try:
+            return self.now()
+        except BaseException:
+            self.connection.execute("rollback")
+            raise
+
+    def commit(self, now: int, changes_before: int) -> None:
+        """Commit; remember the time when something was written, so that an idle look leaves no trace."""
+        if self.connection.total_changes != changes_before:
+            self.connection.execute(
+                "update redrive_clock set highest = ? where highest < ?", (now, now - _REMEMBER_AFTER)
+            )
+        self.connection.execute("commit")
+
+    def rollback(self) -> None:
+        if self.connection.in_transaction:
+            self.connection.execute("rollback")
+
+    def _run(self) -> None:
+        stopping = False
+        while not stopping:
+            orders = [self._orders.get()]
+            while not self._orders.empty():
+                orders.append(self._orders.get())
+            stopping = any(order is None for order in orders)
+            group = [order for order in orders if order is not None]
+            if group:
+                with self.pen:
+                    self._write(group)
+                self._answer(group)
+
+    def _write(self, group: list[_Order]) -> None:
+        try:
+            now = self.begin()
+            before = self.connection.total_changes
+            for order in group:
+                self._run_one(order, now, alone=len(group) == 1)
+            self.commit(now, before)
+        except BaseException as error:  # noqa: BLE001 - whatever it was, every caller must hear of it
+            self._roll_back_quietly()
+            for order in group:
+                order.error = order.error or translated(error)
+
+    def _run_one(self, order: _Order, now: int, *, alone: bool) -> None:
+        if alone:
+            order.result = order.job(self.connection, now)
+            return
+        self.connection.execute("savepoint job")
+        try:
+            order.result = order.job(self.connection, now)
+        except BaseException as error:
+            if not self.connection.in_transaction:
+                raise  # SQLite itself rolled everything back (disk full, I/O error)
+            self.connection.execute("rollback to job")
+            order.error = translated(error)
+        self.connection.execute("release job")
+
+    def _roll_back_quietly(self) -> None:
+        with suppress(sqlite3.Error):  # the file is out of reach; the transaction ends with it
+            self.rollback()
+
+    @staticmethod
+    def _answer(group: list[_Order]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[_Order]] = {}
+        for order in group:
+            by_loop.setdefault(order.loop, []).append(order)
+        for loop, orders in by_loop.items():
+            with suppress(RuntimeError):  # the caller's event loop is closed; nobody is waiting
+                loop.call_soon_threadsafe(_deliver_all, orders)
+
+
+def _deliver_all(orders: list[_Order]) -> None:
+    for order in orders:
+        order.deliver()
+
+
+def translated(error: BaseException) -> BaseException:
+    """Say in our words what SQLite means; anything that is not about the file stays as it is."""
+    if isinstance(error, RedriveError) or not isinstance(error, sqlite3.Error):
+        return error
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    kind, advice = {
+        sqlite3.SQLITE_FULL: (StoreFull, "the disk is full: free some space, nothing was written"),
+        sqlite3.SQLITE_READONLY: (
+            StoreReadOnly,
+            "the database file cannot be written: check its owner and permissions",
+        ),
+        sqlite3.SQLITE_BUSY: (
+            StoreUnavailable,
+            "another process keeps the database locked: end its transaction",
+        ),
+        sqlite3.SQLITE_LOCKED: (
+            StoreUnavailable,
+            "another connection keeps the database locked: end its transaction",
+        ),
+        sqlite3.SQLITE_IOERR: (
+            StoreUnavailable,
+            "the database file cannot be read or written: check the disk",
+        ),
+        sqlite3.SQLITE_CANTOPEN: (
+            StoreUnavailable,
+            "the database file cannot be opened: check the path and permissions",
+        ),
+        sqlite3.SQLITE_CORRUPT: (StoreUnavailable, "the database file is damaged: restore it from a backup"),
+        sqlite3.SQLITE_NOTADB: (ConfigurationError, "this file is not an SQLite database: check the URL"),
+    }.get(code, (None, ""))
+    if kind is None:
+        return error
+    clear = kind(f"{advice} ({error})")
+    clear.__cause__ = error
+    return clear

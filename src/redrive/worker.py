@@ -1,0 +1,753 @@
+"""The worker: claim, deliver, settle, over and over. Start reading here.
+
+    turn      settle what has finished and claim what there are free hands for: one round trip to the store
+    slot      a long-lived task that takes an event from the hand, runs its handler, keeps the result for the next turn
+    heartbeat a thread that renews the session, so that a blocked event loop does not lose its leases
+    upkeep    the sweep of leases whose worker is gone, and retention
+
+While a turn is under way results pile up, and the next turn takes them all: batches grow with the load by themselves,
+and there are no timers to tune. A database that blinks costs a pause; the worker goes on when it is back.
+"""
+
+import asyncio
+import os
+import socket
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+import structlog
+
+from redrive import alarm
+from redrive.claim import Appetite
+from redrive.clock import Clock
+from redrive.context import Context, Desk
+from redrive.deliver import DeadLetter, Handler, deliver
+from redrive.errors import AlreadyHandled, ConfigurationError, LeaseLost, RedriveError, StoreUnavailable
+from redrive.event import NewEvent, Priority, Settlement, Status
+from redrive.payload import decode
+from redrive.policy import RetryPolicy
+from redrive.retention import Retention
+from redrive.settle import settlement_for, settlement_for_lost
+from redrive.store.base import (
+    ATTEMPTS,
+    CORRELATION_ID,
+    ID,
+    IDEMPOTENCY_KEY,
+    LOST_COUNT,
+    PAYLOAD,
+    RETRY_KEY,
+    SOURCE,
+    SUBJECT,
+    SWEPT_STATUS,
+    TARGET,
+    TYPE,
+    Finished,
+    Row,
+    Session,
+    Store,
+)
+
+log = structlog.get_logger("redrive")
+
+FAILED_TYPE: Final = "redrive.event.failed"
+"""The lifecycle event of a dead letter; published for those who handle it."""
+
+_TURN_OF_LOOP: Final = 0.005  # seconds a slot may go on without letting others run
+_SWEEP_LIMIT: Final = 500
+_PURGE_LIMIT: Final = 1_000
+_PURGE_EVERY: Final = 60.0
+_HOOK_TRIES: Final = 3
+_CANCEL_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """How a worker works; spans in seconds."""
+
+    concurrency: int = 100
+    queues: tuple[str, ...] = ("default",)
+    lease_seconds: float = 30.0
+    poll_seconds: float = 1.0
+    drain_seconds: float = 30.0
+    max_lost: int = 5
+    unknown_delay_seconds: float = 30.0
+    stall_seconds: float = 900.0
+    generation: int = 0
+    name: str = ""
+
+    def check(self) -> None:
+        """Refuse what cannot work."""
+        if self.concurrency < 1:
+            message = f"concurrency must be at least 1, not {self.concurrency}"
+            raise ConfigurationError(message)
+        if not self.queues:
+            message = "a worker needs at least one queue: queues=('default',)"
+            raise ConfigurationError(message)
+        if self.lease_seconds < 1:
+            message = f"the lease must be at least 1s, not {self.lease_seconds}s: it is renewed three times in its span"
+            raise ConfigurationError(message)
+        if self.max_lost < 1:
+            message = f"max_lost must be at least 1, not {self.max_lost}"
+            raise ConfigurationError(message)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a worker has done since it started."""
+
+    claimed: int = 0
+    delivered: int = 0
+    retried: int = 0
+    dead_lettered: int = 0
+    deduplicated: int = 0
+    put_back: int = 0
+    swept: int = 0
+    leases_lost: int = 0
+    unknown_targets: dict[str, int] = field(default_factory=dict)
+
+
+class Worker:
+    """Runs handlers until it is told to stop."""
+
+    def __init__(
+        self,
+        store: Store,
+        handlers: Mapping[str, Handler],
+        clock: Clock,
+        *,
+        retry: RetryPolicy,
+        retention: Retention,
+        new_events: Callable[..., list[NewEvent]],
+        options: WorkerOptions | None = None,
+    ) -> None:
+        self.options = options or WorkerOptions()
+        self.options.check()
+        self.tally = Tally()
+        self.session_id: UUID | None = None
+        self._store = store
+        self._handlers = handlers
+        self._clock = clock
+        self._retry = retry
+        self._retention = retention
+        self._new_events = new_events
+        self._lifecycle = any(handler.type == FAILED_TYPE for handler in handlers.values())
+        self._lanes = [(queue, priority.value) for priority in Priority for queue in self.options.queues]
+        self._appetite = Appetite(self.options.concurrency)
+        self._hand: deque[Row] = deque()
+        self._alone: deque[Row] = deque()
+        self._running: dict[Any, asyncio.Task[None]] = {}
+        self._alone_running = False
+        self._held: dict[Any, Row] = {}
+        self._finished = Finished()
+        self._buried: dict[Any, tuple[Row, Settlement]] = {}
+        self._idle: list[asyncio.Future[None]] = []
+        self._bell = asyncio.Event()
+        self._look = True
+        self._ask_at = 0.0
+        self._due_at = 0.0
+        self._stopping = False
+        self._abandoning = False
+        self._session_lost = False
+
+    @property
+    def name(self) -> str:
+        return self.options.name or f"{socket.gethostname()}:{os.getpid()}"
+
+    # Running
+
+    async def run(self) -> None:
+        """Work until ``stop``; then finish what is running, hand back the rest and return."""
+        async with self._at_work(alive=True):
+            while not self._stopping:
+                await self._turn()
+                await self._wait()
+                if self._session_lost:
+                    await self._begin_anew()
+            await self._drain_and_hand_back()
+
+    async def drain(self) -> Tally:
+        """Run everything that is due and return. No threads, no waiting: for tests, scripts and benchmarks."""
+        async with self._at_work(alive=False):
+            await self._sweep()
+            while True:
+                await self._turn()
+                if not self._held and not self._look:
+                    return self.tally
+                if not len(self._finished) and (self._running or self._hand or self._alone):
+                    self._bell.clear()
+                    await self._bell.wait()
+
+    def stop(self) -> None:
+        """Claim nothing more; ``run`` returns when what is running has ended or the drain time is over."""
+        self._stopping = True
+        self._bell.set()
+
+    @asynccontextmanager
+    async def _at_work(self, *, alive: bool) -> AsyncIterator[None]:
+        """Everything a worker needs around its turns, taken down in reverse order."""
+        async with AsyncExitStack() as stack:
+            self._threads = ThreadPoolExecutor(self.options.concurrency, thread_name_prefix="redrive-handler")
+            stack.callback(self._threads.shutdown, wait=False, cancel_futures=True)
+            self._desk = Desk(self._store, self._new_events, asyncio.get_running_loop())
+            await self._begin_session()
+            stack.push_async_callback(self._end_session)
+            stack.push_async_callback(self._close_claims)
+            self._add_slots(self.options.concurrency)
+            stack.push_async_callback(self._stop_slots)
+            if alive:
+                heartbeat = Heartbeat(self._store, self._clock, self.options, self._session, self._on_session_lost)
+                heartbeat.start()
+                stack.push_async_callback(asyncio.to_thread, heartbeat.stop)
+                await stack.enter_async_context(self._store.wakes(self._wake))
+                upkeep = asyncio.create_task(self._upkeep(), name="redrive-upkeep")
+                stack.push_async_callback(_cancelled, [upkeep])
+            yield
+
+    async def _begin_session(self) -> None:
+        session = Session(
+            id=self._clock.new_id(),
+            name=self.name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            queues=self.options.queues,
+            targets=tuple(sorted(self._handlers)),
+            concurrency=self.options.concurrency,
+            generation=self.options.generation,
+        )
+        await self._store.begin_session(session, self.options.lease_seconds)
+        self.session_id = session.id
+        self._claims = self._store.claims(session.id, self._lanes, actor=self.name)
+        log.info("worker started", worker=self.name, session=str(session.id), targets=len(self._handlers))
+
+    def _session(self) -> UUID:
+        assert self.session_id is not None
+        return self.session_id
+
+    async def _end_session(self) -> None:
+        with suppress(StoreUnavailable):  # its lease will run out by itself
+            await self._store.end_session(self._session())
+
+    async def _close_claims(self) -> None:
+        await self._claims.close()
+
+    # Turns
+
+    async def _turn(self) -> None:
+        """Settle what has finished, claim what there is room for."""
+        want = 0 if self._stopping or self._alone else self._appetite.want(len(self._held) - len(self._finished))
+        if want <= 0 and not len(self._finished):
+            return
+        batch, self._finished = self._finished, Finished()
+        settling = [row[ID] for row in batch.delivered]
+        settling += [settlement.id for settlement in batch.settlements]
+        settling += [row[ID] for row, _ in batch.put_back]
+        try:
+            turn = await self._claims.turn(batch, want)
+        except StoreUnavailable as error:
+            self._keep(batch)
+            await self._ride_out(error)
+            return
+        self._note_refused(turn.refused)
+        for event_id in settling:
+            self._held.pop(event_id, None)
+        self._report_buried(turn.refused)
+        self._take(turn.claimed)
+        self._appetite.learn(len(self._finished), turn.claimed)
+        self._look = want <= 0 or len(turn.claimed) >= want
+
+    def _keep(self, batch: Finished) -> None:
+        """Put results back that could not be written; they go first in the next turn."""
+        later = self._finished
+        self._finished = Finished(
+            batch.delivered + later.delivered,
+            batch.settlements + later.settlements,
+            batch.put_back + later.put_back,
+        )
+
+    async def _ride_out(self, error: StoreUnavailable) -> None:
+        """Wait until the store answers again.
+
+        The answer to a claim may have been lost on the way: what the store says we hold and we do not know is put back.
+        """
+        pause = 0.05
+        log.warning("store unavailable, waiting", worker=self.name, error=str(error))
+        while not (self._stopping and pause > 1.0):
+            await self._clock.sleep(pause * (0.5 + self._clock.random()))
+            pause = min(pause * 2, 3.0)
+            try:
+                forgotten = await self._claims.forget(self._held)
+            except StoreUnavailable:
+                continue
+            log.info("store available again", worker=self.name, put_back=forgotten)
+            break
+        self._look = True
+
+    def _take(self, rows: Any) -> None:
+        """Lay claimed events into the hand; those that may kill us wait until they can run alone."""
+        if not rows:
+            return
+        self.tally.claimed += len(rows)
+        last_chance = self.options.max_lost - 1
+        for row in rows:
+            self._held[row[ID]] = row
+            if row[LOST_COUNT] >= last_chance > 0:
+                self._alone.append(row)
+            else:
+                self._hand.append(row)
+        self._wake_slot()
+
+    def _note_refused(self, refused: Any) -> None:
+        for event_id in refused:
+            self.tally.leases_lost += 1
+            self._buried.pop(event_id, None)
+            log.warning("lease lost: the outcome was not written", worker=self.name, event_id=str(event_id))
+
+    def _report_buried(self, refused: Any) -> None:
+        if self._buried:
+            settled = [event_id for event_id in self._buried if event_id not in self._held and event_id not in refused]
+            for event_id in settled:
+                row, settlement = self._buried.pop(event_id)
+                alarm.dead_lettered(row, settlement, self._handler_name(row))
+
+    def _handler_name(self, row: Row) -> str:
+        handler = self._handlers.get(row[TARGET])
+        return handler.name if handler else "(unknown)"
+
+    async def _wait(self) -> None:
+        """Sleep until there is a result to write, something may be due, or a poll's time has passed."""
+        if self._stopping or self._session_lost or len(self._finished):
+            return
+        free = self._appetite.want(len(self._held)) > 0
+        if self._look and free:
+            return
+        self._bell.clear()
+        seconds = await self._seconds_to_next() if free else self.options.poll_seconds
+        if seconds > 0 and not self._bell.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._bell.wait()
+        self._look = True
+
+    async def _seconds_to_next(self) -> float:
+        """How long nothing comes due. The store is asked once a poll; what we put off ourselves is known meanwhile."""
+        now = self._clock.monotonic()
+        if now >= self._ask_at:
+            self._ask_at = self._due_at = now + self.options.poll_seconds * (0.75 + 0.5 * self._clock.random())
+            with suppress(StoreUnavailable):
+                due = await self._claims.next_due()
+                if due is not None:
+                    self._due_at = min(self._due_at, now + due)
+        if self._due_at <= now:
+            self._ask_at = 0.0
+        return self._due_at - now
+
+    def _wake(self) -> None:
+        self._look = True
+        self._bell.set()
+
+    # Slots
+
+    async def _slot(self) -> None:
+        while True:
+            row = self._next()
+            if row is None:
+                ready = self._desk.loop.create_future()
+                self._idle.append(ready)
+                await ready
+                continue
+            if self._hand:
+                self._wake_slot()
+            await self._run(row)
+
+    def _next(self) -> Row | None:
+        """Pick the next event to run. One that may kill the worker runs alone, so that only it is lost with it."""
+        if self._alone_running:
+            return None
+        if self._alone:
+            if self._running:
+                return None
+            self._alone_running = True
+            return self._alone.popleft()
+        return self._hand.popleft() if self._hand else None
+
+    def _wake_slot(self) -> None:
+        if self._idle:
+            ready = self._idle.pop()
+            if not ready.done():
+                ready.set_result(None)
+
+    async def _run(self, row: Row) -> None:
+        """Run one event, and as many more of the hand as fit into a turn of the loop."""
+        task = asyncio.current_task()
+        assert task is not None
+        monotonic = self._clock.monotonic
+        until = monotonic() + _TURN_OF_LOOP
+        current: Row | None = row
+        while current is not None:
+            event_id = current[ID]
+            self._running[event_id] = task
+            try:
+                await self._attempt(current)
+            finally:
+                self._running.pop(event_id, None)
+                self._bell.set()
+                if self._alone_running:
+                    self._alone_running = False
+                    self._wake_slot()
+            if monotonic() > until:
+                await self._clock.sleep(0)
+                until = monotonic() + _TURN_OF_LOOP
+            current = self._next()
+
+    async def _attempt(self, row: Row) -> None:
+        """One attempt: deliver, and remember how it went."""
+        handler = self._handlers.get(row[TARGET])
+        if handler is None:
+            self._put_back_unknown(row)
+            return
+        context = Context(row, self._desk)
+        try:
+            await deliver(handler, row, context, self._threads)
+        except AlreadyHandled:
+            self.tally.deduplicated += 1
+            self._delivered(row)
+        except LeaseLost as error:
+            self._held.pop(row[ID], None)
+            self.tally.leases_lost += 1
+            log.warning("lease lost", worker=self.name, event_id=str(row[ID]), error=str(error))
+        except asyncio.CancelledError as error:
+            if self._abandoning:
+                self._handed_back(row)
+                raise
+            await self._failed(handler, row, error)
+        except BaseException as error:  # noqa: BLE001 - SystemExit and friends are a handler's failure too
+            if context.settled:
+                log.error("handler raised after its transaction", event_id=str(row[ID]), error=repr(error)[:500])
+                self._settled(row)
+            else:
+                await self._failed(handler, row, error)
+        else:
+            if context.settled:
+                self._settled(row)
+            else:
+                self._delivered(row)
+
+    def _delivered(self, row: Row) -> None:
+        self.tally.delivered += 1
+        self._finished.delivered.append(row)
+
+    def _settled(self, row: Row) -> None:
+        """Let go: the handler's own transaction has written it down."""
+        self.tally.delivered += 1
+        self._held.pop(row[ID], None)
+
+    def _handed_back(self, row: Row) -> None:
+        self.tally.put_back += 1
+        self._finished.put_back.append((row, 0.0))
+
+    def _put_back_unknown(self, row: Row) -> None:
+        """Nobody here knows the target: another version may. Put it back for a while, and say so."""
+        target = row[TARGET]
+        if target not in self.tally.unknown_targets:
+            log.warning("no handler for target, putting events back", worker=self.name, target=target, type=row[TYPE])
+        self.tally.unknown_targets[target] = self.tally.unknown_targets.get(target, 0) + 1
+        self._finished.put_back.append((row, self.options.unknown_delay_seconds * (0.75 + 0.5 * self._clock.random())))
+
+    async def _failed(self, handler: Handler, row: Row, error: BaseException) -> None:
+        settlement = settlement_for(row, error, handler.retry or self._retry, handler.rules, self._clock.random)
+        if settlement.status is Status.FAILED:
+            await self._bury(handler, row, settlement)
+        else:
+            self.tally.retried += 1
+            self._finished.settlements.append(settlement)
+            self._due_at = min(self._due_at, self._clock.monotonic() + (settlement.delay_seconds or 0.0))
+
+    # Dead letters
+
+    async def _bury(self, handler: Handler | None, row: Row, settlement: Settlement) -> None:
+        """Make it a dead letter: with the next turn, or in a transaction of its own when somebody has a part in it."""
+        self.tally.dead_lettered += 1
+        hook = handler.on_dead_letter if handler else None
+        if hook is None and not (self._lifecycle and row[TYPE] != FAILED_TYPE):
+            self._buried[row[ID]] = (row, settlement)
+            self._finished.settlements.append(settlement)
+            return
+        for tries in range(1, _HOOK_TRIES + 1):
+            try:
+                await self._bury_together(handler, row, settlement)
+            except (LeaseLost, StoreUnavailable) as error:
+                log.warning("dead letter not written yet", event_id=str(row[ID]), error=str(error))
+                if isinstance(error, LeaseLost):
+                    self._held.pop(row[ID], None)
+                    return
+            except Exception as error:  # noqa: BLE001 - a hook of the user's; the event must end visibly all the same
+                log.error(
+                    "on_dead_letter failed",
+                    event_id=str(row[ID]),
+                    target=row[TARGET],
+                    tries=tries,
+                    error=repr(error)[:500],
+                )
+                if tries == _HOOK_TRIES:
+                    await self._note_failed_hook(row, error)
+            else:
+                self._held.pop(row[ID], None)
+                alarm.dead_lettered(row, settlement, self._handler_name(row))
+                return
+            await self._clock.sleep(0.05 * 4**tries * self._clock.random())
+        self._buried[row[ID]] = (row, settlement)
+        self._finished.settlements.append(settlement)
+
+    async def _bury_together(self, handler: Handler | None, row: Row, settlement: Settlement) -> None:
+        letter = _letter(row, settlement)
+        async with self._store.transaction() as transaction:
+            if await transaction.settle([settlement], chain=str(self._session()), actor=self.name):
+                message = f"event {row[ID]} is no longer ours: the dead letter was not written"
+                raise LeaseLost(message)
+            if handler is not None and handler.on_dead_letter is not None:
+                await handler.on_dead_letter(letter, transaction)
+            if self._lifecycle and row[TYPE] != FAILED_TYPE:
+                await transaction.publish(
+                    self._new_events(FAILED_TYPE, _as_payload(letter), causation_id=str(letter.id))
+                )
+
+    async def _note_failed_hook(self, row: Row, error: Exception) -> None:
+        detail = {"error": repr(error)[:1_000], "hook": "on_dead_letter"}
+        with suppress(RedriveError):
+            await self._store.write_trail([(UUID(str(row[ID])), "evidence-failed", row[SOURCE], self.name, detail)])
+
+    # Upkeep
+
+    async def _upkeep(self) -> None:
+        """Sweep and purge, now and then. Every worker does it; the store keeps them out of each other's way."""
+        purge_at = self._clock.monotonic() + _PURGE_EVERY * self._clock.random()
+        while True:
+            try:
+                await self._sweep()
+                if self._clock.monotonic() >= purge_at:
+                    await self._purge()
+                    purge_at = self._clock.monotonic() + _PURGE_EVERY * (0.75 + 0.5 * self._clock.random())
+            except StoreUnavailable as error:
+                log.debug("upkeep postponed", worker=self.name, error=str(error))
+            await self._clock.sleep(self.options.lease_seconds / 3 * (0.75 + 0.5 * self._clock.random()))
+
+    async def _sweep(self) -> None:
+        while True:
+            rows = await self._store.sweep(
+                self._session(),
+                max_lost=self.options.max_lost,
+                limit=_SWEEP_LIMIT,
+                base_seconds=5.0,
+                actor=self.name,
+            )
+            self.tally.swept += len(rows)
+            for row in rows:
+                log.warning(
+                    "worker lost, event taken back",
+                    event_id=str(row[ID]),
+                    type=row[TYPE],
+                    lost_count=row[LOST_COUNT],
+                )
+                if row[SWEPT_STATUS] == Status.IN_FLIGHT:
+                    self._held[row[ID]] = row
+                    policy = getattr(self._handlers.get(row[TARGET]), "retry", None) or self._retry
+                    await self._bury(
+                        self._handlers.get(row[TARGET]), row, settlement_for_lost(row, policy.max_attempts)
+                    )
+            if rows:
+                self._wake()
+            if len(rows) < _SWEEP_LIMIT:
+                return
+
+    async def _purge(self) -> None:
+        ended, failed, handled = self._retention.cutoffs(self._clock.now())
+        while True:
+            gone = await self._store.purge(
+                ended_before=ended,
+                failed_before=failed,
+                handled_before=handled,
+                by=self.name,
+                dry_run=False,
+                limit=_PURGE_LIMIT,
+            )
+            if max(gone.events, gone.dead_letters, gone.handled) < _PURGE_LIMIT:
+                return
+            await self._clock.sleep(0.1)  # leave room for the work itself
+
+    # Stopping, and starting over
+
+    def _on_session_lost(self) -> None:
+        self._session_lost = True
+        self._bell.set()
+
+    async def _begin_anew(self) -> None:
+        """Start a new session: others have declared us gone and taken our events; what was running is void."""
+        log.error("session lost: abandoning what was held", worker=self.name, held=len(self._held))
+        self.tally.leases_lost += len(self._held)
+        await self._abandon()
+        self._finished = Finished()
+        self._held.clear()
+        self._buried.clear()
+        self._session_lost = False
+        await self._claims.close()
+        while not self._stopping:
+            with suppress(StoreUnavailable):
+                await self._begin_session()
+                self._look = True
+                return
+            await self._clock.sleep(1.0)
+
+    async def _abandon(self) -> None:
+        """Cancel the running handlers and empty the hand. Threads cannot be stopped; their results are ignored."""
+        self._hand.clear()
+        self._alone.clear()
+        await self._stop_slots()
+        self._running.clear()
+        self._add_slots(self.options.concurrency)
+
+    def _add_slots(self, number: int) -> None:
+        self._abandoning = False
+        self._slots = [asyncio.create_task(self._slot(), name=f"redrive-slot-{n}") for n in range(number)]
+
+    async def _stop_slots(self) -> None:
+        self._abandoning = True
+        for slot in self._slots:
+            slot.cancel()
+        _, deaf = await asyncio.wait(self._slots, timeout=_CANCEL_SECONDS)
+        if deaf:
+            log.error("handlers ignore cancellation, leaving them behind", worker=self.name, handlers=len(deaf))
+        self._idle.clear()
+
+    async def _drain_and_hand_back(self) -> None:
+        """Stop gracefully: return what was not started, let the rest finish, then return that too."""
+        for row in (*self._hand, *self._alone):
+            self._handed_back(row)
+        self._hand.clear()
+        self._alone.clear()
+        until = self._clock.monotonic() + self.options.drain_seconds
+        while (self._running or len(self._finished)) and not self._session_lost:
+            if len(self._finished):
+                await self._turn()
+            left = until - self._clock.monotonic()
+            if left <= 0:
+                break
+            if self._running and not len(self._finished):
+                self._bell.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await self._bell.wait()
+        if self._session_lost:
+            return
+        unfinished = [self._held[event_id] for event_id in self._running if event_id in self._held]
+        await self._abandon()
+        returned = {row[ID] for row, _ in self._finished.put_back}
+        for row in unfinished:  # handlers in threads cannot be stopped: their fence is given up here
+            if row[ID] in self._held and row[ID] not in returned:
+                self._handed_back(row)
+        if len(self._finished):
+            await self._turn()
+        log.info("worker stopped", worker=self.name, delivered=self.tally.delivered, put_back=self.tally.put_back)
+
+
+class Heartbeat:
+    """Renews a session from its own thread, with its own connection: a busy event loop does not lose its leases."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        options: WorkerOptions,
+        session: Callable[[], UUID],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._options = options
+        self._session = session
+        self._on_lost = on_lost
+        self._worker_loop = asyncio.get_running_loop()
+        self._answered_at = clock.monotonic()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="redrive-heartbeat", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.run(self._beat())
+
+    async def _beat(self) -> None:
+        async with self._store.pulse() as renew:
+            pause = self._options.lease_seconds / 3
+            while not self._stopped.wait(pause):
+                pause = self._options.lease_seconds / 3
+                if not self._loop_is_alive():
+                    continue
+                session = self._session()
+                try:
+                    alive = await renew(session, self._options.lease_seconds)
+                except StoreUnavailable:
+                    pause = min(0.5, pause)
+                    continue
+                if not alive and session == self._session():
+                    self._tell(self._on_lost)
+
+    def _loop_is_alive(self) -> bool:
+        """Doubt a loop that has not answered for a quarter of an hour: let others take its events."""
+        self._tell(self._answered)
+        return self._clock.monotonic() - self._answered_at < self._options.stall_seconds
+
+    def _answered(self) -> None:
+        self._answered_at = self._clock.monotonic()
+
+    def _tell(self, what: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+            self._worker_loop.call_soon_threadsafe(what)
+
+
+async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _letter(row: Row, settlement: Settlement) -> DeadLetter:
+    return DeadLetter(
+        id=UUID(str(row[ID])),
+        type=row[TYPE],
+        target=row[TARGET],
+        source=row[SOURCE],
+        subject=row[SUBJECT],
+        payload=decode(row[PAYLOAD]),
+        idempotency_key=row[IDEMPOTENCY_KEY],
+        retry_key=row[RETRY_KEY],
+        correlation_id=row[CORRELATION_ID],
+        attempts=row[ATTEMPTS],
+        error_class=settlement.error_class,
+        error_type=settlement.error_type,
+        last_error=settlement.last_error,
+    )
+
+
+def _as_payload(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "event_id": str(letter.id),
+        "type": letter.type,
+        "target": letter.target,
+        "source": letter.source,
+        "subject": letter.subject,
+        "attempts": letter.attempts,
+        "error_class": letter.error_class,
+        "error_type": letter.error_type,
+        "last_error": letter.last_error,
+    }

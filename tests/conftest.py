@@ -1,0 +1,163 @@
+"""Fixtures that every test may use: a fresh store of each kind, and a watch for what tests leave behind."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import secrets
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from tests import leaks
+from tests.servers import Postgres, ServerUnavailable, existing_postgres, running_postgres
+
+REQUIRE_ALL = os.environ.get("REDRIVE_REQUIRE_ALL_BACKENDS") == "1"
+
+
+@dataclass(slots=True)
+class Run:
+    """What this run used and proved."""
+
+    backends: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    proved: dict[str, list[str]] = field(default_factory=dict)
+    is_whole: bool = False
+
+
+RUN = pytest.StashKey[Run]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[RUN] = Run()
+
+
+@pytest.fixture(scope="session")
+def run(pytestconfig: pytest.Config) -> Run:
+    return pytestconfig.stash[RUN]
+
+
+# --- stores ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def postgres_server(run: Run) -> Iterator[Postgres]:
+    """One real PostgreSQL for the run: ours, or the one that REDRIVE_TEST_POSTGRES points at."""
+    with ExitStack() as stack:
+        try:
+            if url := os.environ.get("REDRIVE_TEST_POSTGRES"):
+                server = existing_postgres(url)
+            else:
+                version = int(os.environ.get("REDRIVE_TEST_POSTGRES_VERSION", "16"))
+                server = stack.enter_context(running_postgres(version))
+        except ServerUnavailable as error:
+            run.missing["PostgreSQL"] = str(error)
+            if REQUIRE_ALL:
+                pytest.fail(f"REDRIVE_REQUIRE_ALL_BACKENDS=1, but {error}", pytrace=False)
+            pytest.skip(f"no PostgreSQL: {error}")
+        run.backends["PostgreSQL"] = server.version
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres_server: Postgres) -> Iterator[str]:
+    """Yield the URL of a fresh database; fail if the test leaves a connection to it open."""
+    name = f"redrive_test_{secrets.token_hex(6)}"
+    identifier = sql.Identifier(name)
+    with psycopg.connect(postgres_server.url, autocommit=True) as admin:
+        admin.execute(sql.SQL("create database {} template template0").format(identifier))
+    try:
+        yield postgres_server.url_of(name)
+    finally:
+        with psycopg.connect(postgres_server.url, autocommit=True) as admin:
+            left = _connections_left(admin, name)
+            admin.execute(sql.SQL("drop database if exists {} with (force)").format(identifier))
+    if left:
+        pytest.fail("connections left open:\n" + "\n".join(left), pytrace=False)
+
+
+def _connections_left(admin: psycopg.Connection, database: str) -> list[str]:
+    until = time.monotonic() + leaks.GRACE_SECONDS
+    while True:
+        rows = admin.execute(
+            "select pid, application_name, state, query from pg_stat_activity"
+            " where datname = %s and backend_type = 'client backend'",
+            (database,),
+        ).fetchall()
+        if not rows or time.monotonic() > until:
+            return [" ".join(map(str, row)) for row in rows]
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path, run: Run) -> str:
+    run.backends["SQLite"] = sqlite3.sqlite_version
+    return f"sqlite:///{tmp_path / 'redrive.db'}"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store_url(request: pytest.FixtureRequest) -> str:
+    """Give the test one store after the other."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+# --- nothing is left behind -----------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing_open() -> Iterator[None]:
+    threads, descriptors = leaks.threads(), leaks.descriptors()
+    yield
+    if left := leaks.left_behind(leaks.threads, threads):
+        pytest.fail(f"threads left running: {sorted(left)}", pytrace=False)
+    if left := leaks.left_behind(leaks.descriptors, descriptors):
+        pytest.fail(f"file descriptors left open: {sorted(left)}", pytrace=False)
+
+
+@pytest.fixture
+async def leaves_no_task(leaves_nothing_open: None) -> AsyncIterator[None]:
+    """Watch the event loop of an asynchronous test; each of them gets it at collection."""
+    yield
+    if left := await leaks.tasks_left_behind():
+        pytest.fail("tasks left running:\n" + "\n".join(sorted(left)), pytrace=False)
+
+
+# --- what the run proves --------------------------------------------------------------------------
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(inspect.unwrap(item.function)):
+            names = item.fixturenames
+            names.insert(names.index("leaves_nothing_open") + 1, "leaves_no_task")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    run, config = session.config.stash[RUN], session.config
+    for item in session.items:
+        for marker in item.iter_markers("req"):
+            for requirement in marker.args:
+                run.proved.setdefault(requirement, []).append(item.nodeid)
+    option = config.option
+    narrowed = option.keyword or option.markexpr not in ("", "not lab") or option.deselect or option.ignore
+    narrowed = narrowed or option.ignore_glob or getattr(option, "lf", False)
+    run.is_whole = not narrowed and config.args_source is not pytest.Config.ArgsSource.ARGS
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    run = config.stash[RUN]
+    for name, reason in run.missing.items():
+        terminalreporter.section(f"{name.upper()} DID NOT RUN", sep="!", red=True, bold=True)
+        terminalreporter.line(reason, red=True)
+        terminalreporter.line(f"Nothing in this run says anything about {name}.", red=True, bold=True)
+    ran = ", ".join(f"{name} {version}" for name, version in sorted(run.backends.items()))
+    terminalreporter.section("backends")
+    terminalreporter.line(f"ran on: {ran or 'none'}")

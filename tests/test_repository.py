@@ -1,0 +1,95 @@
+"""The repository itself: no file depends on the machine where it was written, and links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# Joined here, so that this file does not contain what it looks for.
+REGISTRIES = [
+    ".".join(parts)
+    for parts in (
+        ("pypi", "org"),
+        ("pythonhosted", "org"),
+        ("pypi", "python", "org"),
+        ("npmjs", "org"),
+        ("npmjs", "com"),
+        ("yarnpkg", "com"),
+        ("crates", "io"),
+        ("rubygems", "org"),
+        ("anaconda", "org"),
+        ("repo1", "maven", "org"),
+        ("repo", "maven", "apache", "org"),
+        ("proxy", "golang", "org"),
+        ("jsr", "io"),
+    )
+]
+REGISTRY = re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, REGISTRIES))})(?![\w-])", re.IGNORECASE)
+MACHINE_PATH = re.compile(r"(?<![\w.:/~$}*-])/(?:work|root|home|Users)/(?=\w)")
+FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"`[^`\n]*`")
+LINK = re.compile(r"\[[^\]]*\]\(\s*<?([^)\s>]+)>?[^)]*\)|^\[[^\]]+\]:\s*(\S+)", re.MULTILINE)
+
+
+def repository_files() -> list[Path]:
+    """Return what is, or is about to be, under version control."""
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\0")
+    return [path for name in names if name and (path := ROOT / name).is_file()]
+
+
+def places(pattern: re.Pattern[str]) -> list[str]:
+    return [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()[:120]}"
+        for path in repository_files()
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+def test_no_file_names_a_package_registry() -> None:
+    assert places(REGISTRY) == []
+
+
+def test_no_file_names_a_path_of_somebodys_machine() -> None:
+    assert places(MACHINE_PATH) == []
+
+
+def test_the_requirements_pin_hashes_and_nothing_about_where_packages_come_from() -> None:
+    for path in (ROOT / "requirements").glob("*.txt"):
+        lines = [line.strip() for line in path.read_text().splitlines()]
+
+        options = [line for line in lines if line.startswith("-") and not line.startswith("--hash=")]
+
+        assert options == [], path.name
+
+
+def test_the_readme_stays_short() -> None:
+    readme = ROOT / "README.md"
+    if not readme.exists():
+        pytest.skip("there is no README yet")
+
+    assert len(readme.read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_every_relative_link_leads_to_a_file() -> None:
+    broken = []
+    for page in (path for path in repository_files() if path.suffix == ".md"):
+        text = CODE.sub("", FENCE.sub("", page.read_text(encoding="utf-8")))
+        for match in LINK.finditer(text):
+            target = (match[1] or match[2]).partition("#")[0]
+            if not target or re.match(r"[a-z][a-z0-9+.-]*:", target):
+                continue
+            base = ROOT if target.startswith("/") else page.parent
+            if not (base / target.lstrip("/")).exists():
+                broken.append(f"{page.relative_to(ROOT)}: {target}")
+
+    assert broken == []
