@@ -1,8 +1,8 @@
 """Claim: how many events a worker takes into its hands.
 
 Enough that no hand is idle while the next ones are on their way, and no more: what lies ready here is out of reach for
-other workers. The measure is what was finished during the last round trip to the store. Handlers that take a second
-finish almost nothing in 3 ms, so almost nothing is fetched ahead; handlers that take 10 µs empty hundreds of hands.
+other workers. The measure is what was finished from one turn to the next. Handlers that take a second finish almost
+nothing in 3 ms, so almost nothing is fetched ahead; handlers that take 10 µs empty their hands many times over.
 
 Next: ``deliver`` runs the handler, ``settle`` writes down how it went.
 """
@@ -29,7 +29,7 @@ class Appetite:
         return max(0, self._concurrency + self._ahead - held)
 
     def learn(self, finished: int, claimed: Sequence[Row]) -> None:
-        """Take in how many were finished while the last round trip lasted, and how large the new ones are."""
+        """Take in how many were finished since the turn before, and how large the new ones are."""
         if claimed:
             size = sum(len(row[PAYLOAD]) for row in claimed) // len(claimed)
             self._limit = min(AHEAD_LIMIT, AHEAD_BYTES // (size + 1))

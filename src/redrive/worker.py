@@ -179,7 +179,7 @@ class Worker:
                 await self._turn()
                 if not self._held and not self._look:
                     return self.tally
-                if not len(self._finished) and (self._running or self._hand or self._alone):
+                if not len(self._finished) and not self._may_claim():
                     self._bell.clear()
                     await self._bell.wait()
 
@@ -258,7 +258,7 @@ class Worker:
             self._held.pop(event_id, None)
         self._report_buried(turn.refused)
         self._take(turn.claimed)
-        self._appetite.learn(len(self._finished), turn.claimed)
+        self._appetite.learn(len(settling), turn.claimed)
         self._look = want <= 0 or len(turn.claimed) >= want
 
     def _keep(self, batch: Finished) -> None:
@@ -323,9 +323,9 @@ class Worker:
         """Sleep until there is a result to write, something may be due, or a poll's time has passed."""
         if self._stopping or self._session_lost or len(self._finished):
             return
-        free = self._appetite.want(len(self._held)) > 0
-        if self._look and free:
+        if self._may_claim():
             return
+        free = self._appetite.want(len(self._held)) > 0
         self._bell.clear()
         seconds = await self._seconds_to_next() if free else self.options.poll_seconds
         if seconds > 0 and not self._bell.is_set():
@@ -333,6 +333,9 @@ class Worker:
                 async with asyncio.timeout(seconds):
                     await self._bell.wait()
         self._look = True
+
+    def _may_claim(self) -> bool:
+        return self._look and not self._alone and self._appetite.want(len(self._held)) > 0
 
     async def _seconds_to_next(self) -> float:
         """How long nothing comes due. The store is asked once a poll; what we put off ourselves is known meanwhile."""

@@ -8,8 +8,8 @@ Rows may still appear to the left: published by a transaction that commits late.
 transaction that was writing at the last thorough look, and the snapshot tells which that is: when all transaction ids
 handed out before the instant T have ended (``xmax`` then ≤ ``xmin`` now), everything published before T was visible.
 ``_Lane.clear`` is that bound; a look from there misses nothing. While a long writer holds it back, the near look
-(50 ms) runs in between and the thorough one takes at most a twentieth of the time. A full look now and then is the net for what
-no bound covers: a due time changed by hand, a server whose clock was set back, a claim that was rolled back.
+(50 ms) runs in between and the thorough one takes at most a twentieth of the time. A full look now and then is the net
+for what no bound covers: a due time changed by hand, a server whose clock was set back, a claim that was rolled back.
 """
 
 from collections import deque

@@ -1,5 +1,5 @@
 -- Settle: write down the attempts that did not succeed, all at once: retry at a later time, or dead letter.
--- Guard: only by its fence, and only while the event is in flight. What is answered was accepted; the rest had lost
+-- Guard: only by its fence, and only while the event is in flight (`coalesce`: see turn.sql). What is answered was accepted; the rest had lost
 -- their lease and nothing of them was written. The trail entry stands or falls with the change.
 -- Differs from SQLite: one statement for all rows, the database's own clock.
 with moment as materialized (
@@ -16,7 +16,7 @@ with moment as materialized (
         :ids::uuid[], :fences::bigint[], :statuses::text[], :delays::float8[], :last_errors::text[], :error_classes::text[],
         :error_types::text[], :safe_to_retry::boolean[], :fingerprints::text[], :max_attempts::int[], :outcomes::text[]
     ) as s(id, fence, status, delay, last_error, error_class, error_type, safe_to_retry, fingerprint, max_attempts, outcome)
-    where o.id = s.id and o.fence = s.fence and o.status = 'in_flight'
+    where o.id = s.id and o.fence = s.fence and coalesce(o.status, '') = 'in_flight'
     returning o.id, o.source, o.status, o.attempts, o.due_at, o.error_class, o.error_type, s.outcome
 ), trailed as (
     select redrive.write_trail(

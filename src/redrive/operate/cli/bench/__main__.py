@@ -1,0 +1,5 @@
+"""`python -m redrive.operate.cli.bench`: the same as `redrive bench`."""
+
+from redrive.operate.cli.bench import bench
+
+bench(prog_name="redrive bench")

@@ -1,0 +1,197 @@
+"""A process that is measured: told what to do on its first line, ready, started by ``go``, its result on the last line.
+
+Every measurement runs in a process of its own, raw loops and workers alike, so that none inherits the heap, the
+connections or the threads of another.
+"""
+
+import asyncio
+import cProfile
+import io
+import json
+import logging
+import mmap
+import pstats
+import resource
+import struct
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from redrive.app import Redrive
+from redrive.context import Context
+from redrive.operate.cli.bench import raw
+from redrive.operate.cli.bench.place import TYPE
+from redrive.policy import RetryPolicy
+
+Result = dict[str, Any]
+Job = Callable[..., Awaitable[Result]]
+
+_LOOK_SECONDS: Final = 0.01
+_TOP: Final = 25
+
+
+class Slots:
+    """Counters of several processes in one shared file: everybody writes one and reads all."""
+
+    def __init__(self, path: str, mine: int, number: int) -> None:
+        with Path(path).open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 8 * number)
+        self._mine = mine
+        self._number = number
+
+    def tell(self, count: int) -> int:
+        """Write down my count; return everybody's."""
+        struct.pack_into("q", self._map, 8 * self._mine, count)
+        return sum(struct.unpack_from(f"{self._number}q", self._map))
+
+
+class Failing(Exception):
+    """What a storm is made of."""
+
+
+async def work(
+    go: Callable[[], None],
+    *,
+    url: str,
+    goal: int,
+    concurrency: int = 100,
+    failures: int = 0,
+    slots: tuple[str, int, int] | None = None,
+) -> Result:
+    """Run a worker until this many events have been delivered, by all processes together."""
+    delivered = 0
+    shared = Slots(*slots) if slots else None
+    app = Redrive(url, retry=RetryPolicy(max_attempts=failures + 2, base_delay=0, jitter="none"))
+
+    async def noop(payload: Any) -> None:
+        nonlocal delivered
+        delivered += 1
+        if delivered == goal:
+            worker.stop()
+
+    async def stumble(payload: Any, context: Context) -> None:
+        if context.attempt <= failures:
+            raise Failing
+        await noop(payload)
+
+    app.handler(TYPE)(stumble if failures else noop)
+    async with app:
+        worker = app.worker(concurrency=concurrency)
+        go()
+        watching = asyncio.create_task(_stop_together(shared, lambda: delivered, goal, worker.stop))
+        began = time.monotonic()
+        await worker.run()
+        ended = time.monotonic()
+        watching.cancel()
+    return {"count": delivered, "began": began, "ended": ended}
+
+
+async def _stop_together(shared: Slots | None, mine: Callable[[], int], goal: int, stop: Callable[[], None]) -> None:
+    while shared is not None and shared.tell(mine()) < goal:
+        await asyncio.sleep(_LOOK_SECONDS)
+    if shared is not None:
+        stop()
+
+
+async def raw_drain(go: Callable[[], None], *, url: str) -> Result:
+    """Drain with the bare driver."""
+    drain = raw.drain_sqlite if url.startswith("sqlite") else raw.drain_postgres
+    go()
+    began = time.monotonic()
+    count = await drain(url)
+    return {"count": count, "began": began, "ended": time.monotonic()}
+
+
+async def publish(go: Callable[[], None], *, url: str, number: int, text: str, batch: int) -> Result:
+    """Publish through redrive: many at once, or one by one."""
+    app = Redrive(url)
+    async with app:
+        await app.publish(TYPE, {"n": 0, "text": text})  # opens the connection
+        go()
+        began = time.monotonic()
+        if batch == 1:
+            for n in range(number):
+                await app.publish(TYPE, {"n": n, "text": text})
+        else:
+            for first in range(0, number, batch):
+                several = range(first, min(first + batch, number))
+                await app.publish_many((TYPE, {"n": n, "text": text}) for n in several)
+        ended = time.monotonic()
+    return {"count": number, "began": began, "ended": ended}
+
+
+async def raw_publish(
+    go: Callable[[], None], *, url: str, number: int, text: str, batch: int, copy: bool = False
+) -> Result:
+    """Insert the same rows with the bare driver."""
+    insert = raw.publish_sqlite if url.startswith("sqlite") else raw.publish_postgres
+    if copy:
+        insert = raw.copy_postgres
+    go()
+    began = time.monotonic()
+    await insert(url, number, text, batch)
+    return {"count": number, "began": began, "ended": time.monotonic()}
+
+
+JOBS: Final[dict[str, Job]] = {"work": work, "raw_drain": raw_drain, "publish": publish, "raw_publish": raw_publish}
+
+
+def main() -> None:
+    """Do one job."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    order = json.loads(sys.stdin.readline())
+    profile = order.pop("profile", None)
+    job = JOBS[order.pop("job")]
+    profiles = _watched_threads() if profile else {}
+    cpu = 0.0
+
+    def go() -> None:
+        nonlocal cpu
+        print("ready", flush=True)
+        sys.stdin.readline()
+        cpu = _cpu_seconds()
+
+    if profile:
+        profiles["main"] = cProfile.Profile()
+        result = profiles["main"].runcall(asyncio.run, job(go, **order))
+        Path(profile).write_text(_tops(profiles), encoding="utf-8")
+    else:
+        result = asyncio.run(job(go, **order))
+    result["cpu_seconds"] = _cpu_seconds() - cpu
+    result["peak_rss_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps(result), flush=True)
+
+
+def _cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _watched_threads() -> dict[str, cProfile.Profile]:
+    """Profile every thread on its own: cProfile sees only the one that started it."""
+    profiles: dict[str, cProfile.Profile] = {}
+    run = threading.Thread.run
+
+    def watched(thread: threading.Thread) -> None:
+        profiles[thread.name] = cProfile.Profile()
+        profiles[thread.name].runcall(run, thread)
+
+    threading.Thread.run = watched  # type: ignore[method-assign]
+    return profiles
+
+
+def _tops(profiles: dict[str, cProfile.Profile]) -> str:
+    text = io.StringIO()
+    for name, profile in reversed(profiles.items()):
+        print(f"=== thread {name}", file=text)
+        pstats.Stats(profile, stream=text).strip_dirs().sort_stats("tottime").print_stats(_TOP)
+    return text.getvalue()
+
+
+if __name__ == "__main__":
+    main()

