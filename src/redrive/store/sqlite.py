@@ -253,6 +253,7 @@ class SqliteStore:
             writer = self.writer
             # The pen may be held by the writer for the length of one commit: wait for it in a thread.
             await loop.run_in_executor(None, writer.pen.acquire)
+            writer.borrower = asyncio.current_task()
             try:
                 now = await loop.run_in_executor(None, _ours, writer.begin)
                 before = writer.connection.total_changes
@@ -264,6 +265,7 @@ class SqliteStore:
                         writer.rollback()
                     raise
             finally:
+                writer.borrower = None
                 writer.pen.release()
         self._wake()
 

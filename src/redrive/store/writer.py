@@ -47,6 +47,7 @@ class Writer:
     def __init__(self, connection: sqlite3.Connection, clock: Clock, busy_seconds: float) -> None:
         self.connection = connection
         self.pen = threading.Lock()
+        self.borrower: asyncio.Task[Any] | None = None  # whose transaction has the connection
         self._clock = clock
         self._busy_seconds = busy_seconds
         self._orders: SimpleQueue[_Order | None] = SimpleQueue()
@@ -57,6 +58,10 @@ class Writer:
     async def do(self, job: Job) -> Any:
         """Run a job in a write transaction; return when it is durable."""
         loop = asyncio.get_running_loop()
+        if self.borrower is not None and self.borrower is asyncio.current_task():
+            # It would wait for the pen, which its own transaction holds: for ever.
+            message = "a transaction is open here: go through it (tx.publish, tx.execute), or wait until it has ended"
+            raise ConfigurationError(message)
         order = _Order(job, loop, loop.create_future())
         self._orders.put(order)
         return await order.answer

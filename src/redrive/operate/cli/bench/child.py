@@ -11,6 +11,7 @@ import json
 import logging
 import mmap
 import pstats
+import random
 import resource
 import struct
 import sys
@@ -32,7 +33,12 @@ Result = dict[str, Any]
 Job = Callable[..., Awaitable[Result]]
 
 _LOOK_SECONDS: Final = 0.01
+_SETTLE_SECONDS: Final = 1.5
+_SPACING: Final = (0.03, 0.08)
+_FLOW_AHEAD: Final = 5_000
+_NOTE_SECONDS: Final = 0.5
 _TOP: Final = 25
+_WORTH_SHOWING: Final = 0.1  # seconds of its own that a thread must have used
 
 
 class Slots:
@@ -138,7 +144,130 @@ async def raw_publish(
     return {"count": number, "began": began, "ended": time.monotonic()}
 
 
-JOBS: Final[dict[str, Job]] = {"work": work, "raw_drain": raw_drain, "publish": publish, "raw_publish": raw_publish}
+async def idle(go: Callable[[], None], *, url: str, seconds: float) -> Result:
+    """Run a worker that has nothing to do, and count what it uses once it has settled down."""
+    app = Redrive(url)
+    app.handler(TYPE)(raw.noop)
+    async with app:
+        worker = app.worker()
+        go()
+        running = asyncio.create_task(worker.run())
+        await asyncio.sleep(min(2.0, seconds))
+        began, used = time.monotonic(), _cpu_seconds()
+        await asyncio.sleep(seconds)
+        ended, used = time.monotonic(), _cpu_seconds() - used
+        worker.stop()
+        await running
+    return {"count": 0, "began": began, "ended": ended, "used": used}
+
+
+async def pick_up(go: Callable[[], None], *, url: str, goal: int, publishes: bool) -> Result:
+    """Run an idle worker and note when each event reaches its handler; publish them here too, if told to."""
+    started: dict[int, float] = {}
+    app = Redrive(url)
+
+    @app.handler(TYPE)
+    async def note(payload: dict[str, Any]) -> None:
+        started[payload["n"]] = time.monotonic()
+        if len(started) == goal:
+            worker.stop()
+
+    async with app:
+        worker = app.worker()
+        running = asyncio.create_task(worker.run())
+        await asyncio.sleep(_SETTLE_SECONDS)
+        go()
+        published = await _publish_spaced(app, goal) if publishes else []
+        await running
+    return {"count": len(started), "started": list(started.items()), "published": published}
+
+
+async def publish_spaced(go: Callable[[], None], *, url: str, goal: int) -> Result:
+    """Publish lone events from a process that does not handle them."""
+    async with Redrive(url) as app:
+        app.route(TYPE, TYPE)
+        go()
+        published = await _publish_spaced(app, goal)
+    return {"count": goal, "published": published}
+
+
+async def _publish_spaced(app: Redrive, number: int) -> list[tuple[int, float, float]]:
+    published = []
+    for n in range(number):
+        await asyncio.sleep(random.uniform(*_SPACING))
+        called = time.monotonic()
+        await app.publish(TYPE, {"n": n, "text": "x" * 75})
+        published.append((n, called, time.monotonic()))
+    return published
+
+
+async def publish_flow(go: Callable[[], None], *, url: str, seconds: float, slots: tuple[str, int, int]) -> Result:
+    """Publish as fast as the other side delivers, never far ahead of it."""
+    published = 0
+    shared = Slots(*slots)
+    async with Redrive(url) as app:
+        go()
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if 2 * published - shared.tell(published) > _FLOW_AHEAD:
+                await asyncio.sleep(0.002)
+                continue
+            await app.publish_many((TYPE, {"n": n, "text": "x" * 75}) for n in range(raw.BATCH))
+            published += raw.BATCH
+    return {"count": published}
+
+
+async def work_flow(
+    go: Callable[[], None], *, url: str, seconds: float, slots: tuple[str, int, int], bare: bool
+) -> Result:
+    """Deliver what flows in, with a worker or with the raw loop, and note the total twice a second."""
+    delivered = 0
+    shared = Slots(*slots)
+    timeline: list[tuple[float, int]] = []
+
+    async def noop(payload: Any) -> None:
+        nonlocal delivered
+        delivered += 1
+
+    async def watch() -> None:
+        until = time.monotonic() + seconds
+        note_at = 0.0
+        while (now := time.monotonic()) < until:
+            shared.tell(delivered)
+            if now >= note_at:
+                timeline.append((now, delivered))
+                note_at = now + _NOTE_SECONDS
+            await asyncio.sleep(0.002)
+        timeline.append((time.monotonic(), delivered))
+
+    if bare:
+        go()
+        watching = asyncio.create_task(watch())
+        await raw.flow_postgres(url, noop, watching.done)
+    else:
+        app = Redrive(url)
+        app.handler(TYPE)(noop)
+        async with app:
+            worker = app.worker()
+            go()
+            watching = asyncio.create_task(watch())
+            watching.add_done_callback(lambda _: worker.stop())
+            await worker.run()
+    await watching
+    return {"count": delivered, "timeline": timeline}
+
+
+JOBS: Final[dict[str, Job]] = {
+    "work": work,
+    "raw_drain": raw_drain,
+    "publish": publish,
+    "raw_publish": raw_publish,
+    "idle": idle,
+    "pick_up": pick_up,
+    "publish_spaced": publish_spaced,
+    "publish_flow": publish_flow,
+    "work_flow": work_flow,
+}
 
 
 def main() -> None:
@@ -187,9 +316,13 @@ def _watched_threads() -> dict[str, cProfile.Profile]:
 
 def _tops(profiles: dict[str, cProfile.Profile]) -> str:
     text = io.StringIO()
-    for name, profile in reversed(profiles.items()):
-        print(f"=== thread {name}", file=text)
-        pstats.Stats(profile, stream=text).strip_dirs().sort_stats("tottime").print_stats(_TOP)
+    for name, profile in reversed(profiles.items()):  # the main thread is the last to come in
+        stats = pstats.Stats(profile, stream=text)
+        waited = ("acquire", "poll", "get' of '_queue", "select.epoll", "time.sleep")
+        own = sum(entry[2] for key, entry in stats.stats.items() if not any(word in key[2] for word in waited))
+        if name == "main" or own > _WORTH_SHOWING:
+            print(f"=== thread {name}: {own:.2f} s of its own", file=text)
+            stats.strip_dirs().sort_stats("tottime").print_stats(_TOP)
     return text.getvalue()
 
 

@@ -8,7 +8,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -219,10 +220,16 @@ async def workers(number: int, *, goal: int, **arguments: Any) -> list[dict[str,
     """Run several workers that stop when they have delivered so many together."""
     if number == 1:
         return [await alone("work", goal=goal, **arguments)]
+    with counters(number) as slots:
+        return await together(*(Child("work", goal=goal, slots=slot, **arguments) for slot in slots))
+
+
+@contextmanager
+def counters(number: int) -> Iterator[list[tuple[str, int, int]]]:
+    """Make a file in which so many children can count where the others see it."""
     with tempfile.NamedTemporaryFile(prefix="redrive-bench-") as file:
         file.truncate(8 * number)
-        slots = [(file.name, mine, number) for mine in range(number)]
-        return await together(*(Child("work", goal=goal, slots=slot, **arguments) for slot in slots))
+        yield [(file.name, mine, number) for mine in range(number)]
 
 
 def rate_of(results: Sequence[dict[str, Any]], expected: int) -> float:

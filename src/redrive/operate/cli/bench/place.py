@@ -30,7 +30,7 @@ STEP: Final = 100_000
 _POSTGRES_FILL: Final = """
     insert into redrive.outbox (id, type, target, idempotency_key, payload, status, due_at, created_at, ended_at,
                                 attempts, fence, last_error, error_class, error_type, first_failed_at)
-    select made.id, $3, $3, made.id::text, json_build_object('n', made.n, 'text', repeat('x', $4)),
+    select made.id, $3, $3, made.id::text, json_build_object('n', made.n, 'text', $4::text),
            $5, clock_timestamp() + make_interval(secs => $6), clock_timestamp(),
            case when $5 in ('delivered', 'failed') then clock_timestamp() end,
            case $5 when 'pending' then 0 else 1 end, case $5 when 'pending' then 0 else 1 end,
@@ -45,7 +45,7 @@ _SQLITE_FILL: Final = """
                          abs(random()) % 4096, lower(hex(randomblob(6)))) as id from numbered)
     insert into redrive_outbox (id, type, target, idempotency_key, payload, status, due_at, created_at, ended_at,
                                 attempts, fence, last_error, error_class, error_type, first_failed_at)
-    select id, :type, :type, id, json_object('n', n, 'text', replace(hex(zeroblob(:size)), '00', 'x')),
+    select id, :type, :type, id, json_object('n', n, 'text', :text),
            :status, :due + n, :now, case when :status in ('delivered', 'failed') then :now + n end,
            iif(:status = 'pending', 0, 1), iif(:status = 'pending', 0, 1),
            iif(:status = 'failed', 'ValueError: preloaded', null), iif(:status = 'failed', 'handler', null),
@@ -77,6 +77,10 @@ class Place(Protocol):
         """Give the URL of a new, migrated database with these rows in it; it is gone afterwards."""
         ...
 
+    async def fill(self, url: str, *rows: Rows) -> None:
+        """Put more rows into such a database."""
+        ...
+
     async def count(self, url: str) -> dict[str, int]:
         """Count the rows by status."""
         ...
@@ -97,20 +101,24 @@ class SqlitePlace:
         url = f"sqlite:///{path}"
         async with Redrive(url):
             pass
-        await asyncio.to_thread(self._fill, path, rows)
+        await self.fill(url, *rows)
         try:
             yield url
         finally:
             for file in self._folder.glob(f"{path.name}*"):
                 file.unlink()
 
-    def _fill(self, path: Path, rows: tuple[Rows, ...]) -> None:
-        connection = sqlite3.connect(path, isolation_level=None)
+    async def fill(self, url: str, *rows: Rows) -> None:
+        await asyncio.to_thread(self._fill, url, rows)
+
+    @staticmethod
+    def _fill(url: str, rows: tuple[Rows, ...]) -> None:
+        connection = sqlite3.connect(path_of(url), isolation_level=None)
         connection.execute("pragma synchronous=off")
         now = time.time_ns() // 1_000
         for kind in rows:
             values: dict[str, Any] = {
-                "type": TYPE, "size": _filler(kind), "status": kind.status, "now": now, "ms": now // 1_000,
+                "type": TYPE, "text": filler(kind.payload_bytes), "status": kind.status, "now": now, "ms": now // 1_000,
                 "due": now - kind.number + int(kind.delay * 1e6),
             }  # fmt: skip
             for first in range(1, kind.number + 1, STEP):
@@ -144,7 +152,7 @@ class PostgresPlace:
             url = urlunsplit(urlsplit(self._url)._replace(path=f"/{name}"))
             async with Redrive(url, migrate=True):
                 pass
-            await self._fill(url, rows)
+            await self.fill(url, *rows)
             yield url
         finally:
             await self._admin(f"drop database if exists {name} with (force)")
@@ -156,7 +164,7 @@ class PostgresPlace:
         finally:
             await connection.close()
 
-    async def _fill(self, url: str, rows: tuple[Rows, ...]) -> None:
+    async def fill(self, url: str, *rows: Rows) -> None:
         asyncpg = _asyncpg()
         connection = await asyncpg.connect(url, command_timeout=3_600)
         try:
@@ -164,7 +172,7 @@ class PostgresPlace:
                 for first in range(1, kind.number + 1, STEP):
                     last = min(first + STEP - 1, kind.number)
                     await connection.execute(
-                        _POSTGRES_FILL, first, last, TYPE, _filler(kind), kind.status, kind.delay
+                        _POSTGRES_FILL, first, last, TYPE, filler(kind.payload_bytes), kind.status, kind.delay
                     )
             await connection.execute("vacuum analyze redrive.outbox")
             with suppress(asyncpg.InsufficientPrivilegeError):
@@ -230,8 +238,9 @@ def path_of(url: str) -> str:
     return url.removeprefix("sqlite:///")
 
 
-def _filler(rows: Rows) -> int:
-    return max(0, rows.payload_bytes - len('{"n": 123456, "text": ""}'))
+def filler(payload_bytes: int) -> str:
+    """Make text for a payload of this size; random, because databases compress what repeats."""
+    return secrets.token_hex(max(0, payload_bytes - len('{"n": 123456, "text": ""}')) // 2)
 
 
 def _asyncpg() -> Any:

@@ -4,9 +4,11 @@ A claim here has no fence, no session, no trail and no watermark; the batch size
 it. That is the limit which a figure is a percentage of.
 """
 
+import asyncio
 import json
 import sqlite3
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from redrive.clock import SystemClock
@@ -69,6 +71,25 @@ async def drain_postgres(url: str, batch: int = BATCH) -> int:
         total += len(done)
     await connection.close()
     return total
+
+
+async def flow_postgres(
+    url: str, handler: Callable[[Any], Awaitable[None]], over: Callable[[], bool], batch: int = BATCH
+) -> None:
+    """Claim and settle what flows in until told that it is over: plain ``SKIP LOCKED``, from the left each time."""
+    import asyncpg  # noqa: PLC0415 - an optional driver
+
+    connection = await asyncpg.connect(url)
+    turn = await connection.prepare(_POSTGRES_TURN)
+    done: list[Any] = []
+    while not over():
+        rows = await turn.fetch(done, batch)
+        for row in rows:
+            await handler(json.loads(row[1]))
+        done = [row[0] for row in rows]
+        if not done:
+            await asyncio.sleep(0.002)
+    await connection.close()
 
 
 async def drain_sqlite(url: str, batch: int = BATCH) -> int:

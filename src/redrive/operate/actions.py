@@ -1,0 +1,114 @@
+"""Actions: what an operator can do. Each has a name and a reason, and is on the trail.
+
+Acts on several events go one by one: what one of them refuses does not undo the others, and the answer says how each
+went. Long ones work in bounded batches, so that the workers are never kept waiting.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal
+
+from redrive.app import Redrive
+from redrive.errors import EventNotFound, Refused
+from redrive.event import Event
+from redrive.store.base import Purge
+
+Verb = Literal["replay", "discard", "restore", "cancel"]
+DONE: Final[dict[Verb, str]] = {
+    "replay": "replayed", "discard": "discarded", "restore": "restored", "cancel": "cancelled",
+}  # fmt: skip
+
+_BATCH: Final = 1_000
+_DRY_RUN_LIMIT: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How an act on one event went; ``refused`` says why it was not done."""
+
+    event: Event
+    verb: Verb
+    refused: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain dict."""
+        return {
+            "id": str(self.event.id),
+            "type": self.event.type,
+            "target": self.event.target,
+            "action": self.verb,
+            "done": not self.refused,
+            "refused": self.refused or None,
+        }
+
+
+async def act(
+    app: Redrive, verb: Verb, events: Sequence[Event], *, by: str, reason: str, generation: int | None = None
+) -> list[Done]:
+    """Do the same to each of the events."""
+    return [await _one(app, verb, event, by, reason, generation) for event in events]
+
+
+async def _one(app: Redrive, verb: Verb, event: Event, by: str, reason: str, generation: int | None) -> Done:
+    try:
+        if verb == "replay":
+            await app.replay(event.id, by=by, reason=reason, generation=generation)
+        else:
+            await getattr(app, verb)(event.id, by=by, reason=reason)
+    except (Refused, EventNotFound) as error:
+        return Done(event, verb, str(error))
+    return Done(event, verb)
+
+
+async def purge(
+    app: Redrive, *, older_than: float, dead_letters: bool, by: str, now: datetime | None = None
+) -> AsyncIterator[Purge]:
+    """Remove what ended long ago; yields how much is gone so far. Keys of handled events stay: replays need them."""
+    await app.open()
+    before = _before(app, older_than, now)
+    gone = Purge()
+    while True:
+        batch = await app.store.purge(
+            ended_before=before,
+            failed_before=before if dead_letters else None,
+            handled_before=None,
+            by=by,
+            dry_run=False,
+            limit=_BATCH,
+        )
+        gone = _sum(gone, batch)
+        yield gone
+        if max(batch.events, batch.dead_letters) < _BATCH:
+            return
+        await app.clock.sleep(0.05)  # leave room for the work itself
+
+
+async def would_purge(
+    app: Redrive, *, older_than: float, dead_letters: bool, by: str, now: datetime | None = None
+) -> tuple[Purge, bool]:
+    """Say what ``purge`` would remove, and whether the count stopped at its limit. Nothing is removed."""
+    await app.open()
+    before = _before(app, older_than, now)
+    would = await app.store.purge(
+        ended_before=before,
+        failed_before=before if dead_letters else None,
+        handled_before=None,
+        by=by,
+        dry_run=True,
+        limit=_DRY_RUN_LIMIT,
+    )
+    return would, max(would.events, would.dead_letters) >= _DRY_RUN_LIMIT
+
+
+def _before(app: Redrive, older_than: float, now: datetime | None) -> datetime:
+    return (now or app.clock.now()) - timedelta(seconds=older_than)
+
+
+def _sum(one: Purge, two: Purge) -> Purge:
+    return Purge(
+        one.events + two.events,
+        one.dead_letters + two.dead_letters,
+        one.handled + two.handled,
+        one.sessions + two.sessions,
+    )
