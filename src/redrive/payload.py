@@ -27,6 +27,7 @@ __all__ = [
     "Decoder",
     "Limits",
     "check_text",
+    "check_whole",
     "decode",
     "encode",
     "encode_headers",
@@ -220,6 +221,15 @@ def check_text(value: str, field: str, limit: int) -> str:
     return value
 
 
+def check_whole(value: int, field: str) -> int:
+    """Return the number when every store can hold it; refuse it otherwise."""
+    if type(value) is int and 0 <= value <= _LARGEST:
+        return value
+    shown = "this one" if isinstance(value, int) else f"a {type(value).__qualname__}"
+    raise PayloadRefused(f"{field} must be a whole number from 0 to {_LARGEST}, not {shown}", field=field)
+
+
+_LARGEST = 2**63 - 1
 _MOST_HEADERS = 100
 _MOST_HEADER_BYTES = 16_384
 

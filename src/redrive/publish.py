@@ -16,7 +16,7 @@ from redrive.clock import Clock
 from redrive.duration import parse_duration
 from redrive.errors import ConfigurationError
 from redrive.event import NewEvent, Priority
-from redrive.payload import Limits, check_text, encode, encode_headers
+from redrive.payload import Limits, check_text, check_whole, encode, encode_headers
 
 NAME_LIMIT: Final = 255
 KEY_LIMIT: Final = 512
@@ -50,7 +50,8 @@ def new_events(
     ids = [clock.new_id() for _ in targets]
     common = _common(options) if len(options) > PLAIN_OPTIONS else {}
     key = common.pop("idempotency_key", None) or str(ids[0])
-    source, generation = options.get("source", ""), options.get("generation", 0)
+    source = check_text(options.get("source", ""), "source", NAME_LIMIT)
+    generation = check_whole(options.get("generation", 0), "generation")
     return [
         NewEvent(new_id, type_, source, target, None, text, _NO_HEADERS, key, generation=generation)
         if not common
@@ -75,7 +76,6 @@ def _common(options: Options) -> dict[str, Any]:
             f"priority must be one of {', '.join(f'{p.value} ({p.name.lower()})' for p in Priority)}, not {priority!r}"
         )
         raise ConfigurationError(message)
-    check_text(options.get("source", ""), "source", NAME_LIMIT)
     return {
         "subject": _optional(options.get("subject"), "subject", KEY_LIMIT),
         "headers": encode_headers(options.get("headers")),

@@ -8,7 +8,7 @@ from typing import Final
 from uuid import UUID
 
 from redrive.errors import Refused
-from redrive.payload import check_text
+from redrive.payload import check_text, check_whole
 from redrive.store.base import Store
 
 ACTOR_LIMIT: Final = 255
@@ -17,6 +17,8 @@ REASON_LIMIT: Final = 2_000
 
 async def replay(store: Store, event_id: UUID, *, by: str, reason: str, generation: int | None) -> None:
     """Send a dead letter round again."""
+    if generation is not None:
+        check_whole(generation, "generation")
     await store.replay(event_id, generation=generation, by=_actor(by, "replay"), reason=_reason(reason, "replay"))
 
 

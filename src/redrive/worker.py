@@ -140,7 +140,7 @@ class Worker:
         self._lanes = [(queue, priority.value) for priority in Priority for queue in self.options.queues]
         self._appetite = Appetite(self.options.concurrency)
         self._hand: deque[Row] = deque()
-        self._alone: deque[Row] = deque()
+        self._alone: Row | None = None
         self._running: dict[Any, asyncio.Task[None]] = {}
         self._alone_running = False
         self._held: dict[Any, Row] = {}
@@ -148,10 +148,12 @@ class Worker:
         self._buried: dict[Any, tuple[Row, Settlement]] = {}
         self._idle: list[asyncio.Future[None]] = []
         self._bell = asyncio.Event()
+        self._crew: object = None
         self._look = True
         self._ask_at = 0.0
         self._due_at = 0.0
         self._stopping = False
+        self._at_once = False
         self._abandoning = False
         self._session_lost = False
 
@@ -183,9 +185,13 @@ class Worker:
                     self._bell.clear()
                     await self._bell.wait()
 
-    def stop(self) -> None:
-        """Claim nothing more; ``run`` returns when what is running has ended or the drain time is over."""
+    def stop(self, *, at_once: bool = False) -> None:
+        """Claim nothing more; ``run`` returns when what is running has ended or the drain time is over.
+
+        ``at_once``: do not wait for what is running, cancel it and hand it back.
+        """
         self._stopping = True
+        self._at_once = self._at_once or at_once
         self._bell.set()
 
     @asynccontextmanager
@@ -240,7 +246,11 @@ class Worker:
 
     async def _turn(self) -> None:
         """Settle what has finished, claim what there is room for."""
-        want = 0 if self._stopping or self._alone else self._appetite.want(len(self._held) - len(self._finished))
+        want = (
+            0
+            if self._stopping or self._alone is not None
+            else self._appetite.want(len(self._held) - len(self._finished))
+        )
         if want <= 0 and not len(self._finished):
             return
         batch, self._finished = self._finished, Finished()
@@ -289,18 +299,29 @@ class Worker:
         self._look = True
 
     def _take(self, rows: Any) -> None:
-        """Lay claimed events into the hand; those that may kill us wait until they can run alone."""
-        if not rows:
-            return
+        """Lay claimed events into the hand."""
         self.tally.claimed += len(rows)
         last_chance = self.options.max_lost - 1
         for row in rows:
             self._held[row[ID]] = row
+            self._hand.append(row)
             if row[LOST_COUNT] >= last_chance > 0:
-                self._alone.append(row)
-            else:
-                self._hand.append(row)
-        self._wake_slot()
+                self._alone = row
+        if self._alone is not None:
+            self._clear_for(self._alone)
+        if self._held:
+            self._wake_slot()
+
+    def _clear_for(self, suspect: Row) -> None:
+        """Let go of everything that has not been started, for the sake of an event that may kill us.
+
+        It has been lost with its worker until only one chance is left. It takes that alone, so that no neighbour is
+        lost once more, and buried, for what it did.
+        """
+        for row in self._hand:
+            if row is not suspect:
+                self._handed_back(row)
+        self._hand.clear()
 
     def _note_refused(self, refused: Any) -> None:
         for event_id in refused:
@@ -335,7 +356,7 @@ class Worker:
         self._look = True
 
     def _may_claim(self) -> bool:
-        return self._look and not self._alone and self._appetite.want(len(self._held)) > 0
+        return self._look and self._alone is None and self._appetite.want(len(self._held)) > 0
 
     async def _seconds_to_next(self) -> float:
         """How long nothing comes due. The store is asked once a poll; what we put off ourselves is known meanwhile."""
@@ -356,8 +377,8 @@ class Worker:
 
     # Slots
 
-    async def _slot(self) -> None:
-        while True:
+    async def _slot(self, crew: object) -> None:
+        while crew is self._crew:
             row = self._next()
             if row is None:
                 ready = self._desk.loop.create_future()
@@ -366,17 +387,15 @@ class Worker:
                 continue
             if self._hand:
                 self._wake_slot()
-            await self._run(row)
+            await self._run(row, crew)
 
     def _next(self) -> Row | None:
-        """Pick the next event to run. One that may kill the worker runs alone, so that only it is lost with it."""
-        if self._alone_running:
-            return None
-        if self._alone:
-            if self._running:
+        """Pick the next event to run; one that may kill the worker only when nothing else is held."""
+        if self._alone is not None:
+            if self._alone_running or len(self._held) > 1:
                 return None
             self._alone_running = True
-            return self._alone.popleft()
+            return self._alone
         return self._hand.popleft() if self._hand else None
 
     def _wake_slot(self) -> None:
@@ -385,7 +404,7 @@ class Worker:
             if not ready.done():
                 ready.set_result(None)
 
-    async def _run(self, row: Row) -> None:
+    async def _run(self, row: Row, crew: object) -> None:
         """Run one event, and as many more of the hand as fit into a turn of the loop."""
         task = asyncio.current_task()
         assert task is not None
@@ -400,13 +419,12 @@ class Worker:
             finally:
                 self._running.pop(event_id, None)
                 self._bell.set()
-                if self._alone_running:
-                    self._alone_running = False
-                    self._wake_slot()
+                if current is self._alone:
+                    self._alone, self._alone_running = None, False
             if monotonic() > until:
                 await self._clock.sleep(0)
                 until = monotonic() + _TURN_OF_LOOP
-            current = self._next()
+            current = self._next() if crew is self._crew else None
 
     async def _attempt(self, row: Row) -> None:
         """One attempt: deliver, and remember how it went."""
@@ -441,7 +459,13 @@ class Worker:
             else:
                 self._delivered(row)
 
+    def _is_ours(self, row: Row) -> bool:
+        """Tell a live attempt from one that was given up, whose handler came to an end all the same."""
+        return self._held.get(row[ID]) is row
+
     def _delivered(self, row: Row) -> None:
+        if not self._is_ours(row):
+            return
         self.tally.delivered += 1
         self._finished.delivered.append(row)
 
@@ -451,6 +475,8 @@ class Worker:
         self._held.pop(row[ID], None)
 
     def _handed_back(self, row: Row) -> None:
+        if not self._is_ours(row):
+            return
         self.tally.put_back += 1
         self._finished.put_back.append((row, 0.0))
 
@@ -463,6 +489,8 @@ class Worker:
         self._finished.put_back.append((row, self.options.unknown_delay_seconds * (0.75 + 0.5 * self._clock.random())))
 
     async def _failed(self, handler: Handler, row: Row, error: BaseException) -> None:
+        if not self._is_ours(row):
+            return
         settlement = settlement_for(row, error, handler.retry or self._retry, handler.rules, self._clock.random)
         if settlement.status is Status.FAILED:
             await self._bury(handler, row, settlement)
@@ -609,17 +637,19 @@ class Worker:
     async def _abandon(self) -> None:
         """Cancel the running handlers and empty the hand. Threads cannot be stopped; their results are ignored."""
         self._hand.clear()
-        self._alone.clear()
+        self._alone, self._alone_running = None, False
         await self._stop_slots()
         self._running.clear()
         self._add_slots(self.options.concurrency)
 
     def _add_slots(self, number: int) -> None:
         self._abandoning = False
-        self._slots = [asyncio.create_task(self._slot(), name=f"redrive-slot-{n}") for n in range(number)]
+        self._crew = object()
+        self._slots = [asyncio.create_task(self._slot(self._crew), name=f"redrive-slot-{n}") for n in range(number)]
 
     async def _stop_slots(self) -> None:
         self._abandoning = True
+        self._crew = None
         for slot in self._slots:
             slot.cancel()
         _, deaf = await asyncio.wait(self._slots, timeout=_CANCEL_SECONDS)
@@ -629,16 +659,16 @@ class Worker:
 
     async def _drain_and_hand_back(self) -> None:
         """Stop gracefully: return what was not started, let the rest finish, then return that too."""
-        for row in (*self._hand, *self._alone):
+        waiting = [*self._hand] if self._alone is None or self._alone_running else [*self._hand, self._alone]
+        for row in waiting:
             self._handed_back(row)
         self._hand.clear()
-        self._alone.clear()
         until = self._clock.monotonic() + self.options.drain_seconds
         while (self._running or len(self._finished)) and not self._session_lost:
             if len(self._finished):
                 await self._turn()
             left = until - self._clock.monotonic()
-            if left <= 0:
+            if left <= 0 or self._at_once:
                 break
             if self._running and not len(self._finished):
                 self._bell.clear()

@@ -10,6 +10,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
+from operator import itemgetter
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from uuid import UUID
@@ -29,11 +30,13 @@ from redrive.errors import (
     StoreUnavailable,
 )
 from redrive.event import HISTORY_LIMIT, Event, NewEvent, Published, Settlement, TrailEntry
+from redrive.instant import iso
 from redrive.store.base import (
     DUE_AT,
     EVENT_COLUMNS,
     FENCE,
     ID,
+    PRIORITY,
     SOURCE,
     SUBJECT,
     EventFilter,
@@ -68,6 +71,7 @@ _UNAVAILABLE: Final = (
     OSError,
     TimeoutError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # the driver's own state, after a connection was cut in the middle of a call
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,
     asyncpg.InsufficientResourcesError,
@@ -97,6 +101,9 @@ _MEANINGS: Final[tuple[tuple[tuple[type[Exception], ...], type[RedriveError], st
     ),
     (_UNAVAILABLE, StoreUnavailable, "PostgreSQL at {place} does not answer: {said}"),
 )
+
+
+_IN_ORDER: Final = itemgetter(PRIORITY, DUE_AT)
 
 
 def _sql(verb: str) -> Statement:
@@ -404,7 +411,7 @@ class PostgresStore:
                     await gone("purge_sessions", ended_before),
                 )
                 if purged.dead_letters and failed_before is not None:
-                    detail = {"dead_letters": purged.dead_letters, "failed_before": failed_before.isoformat()}
+                    detail = {"dead_letters": purged.dead_letters, "failed_before": iso(failed_before)}
                     await _write_trail(connection, self._now(), [(None, "purged", "", by, detail)])
             except BaseException:
                 await transaction.rollback()
@@ -510,6 +517,7 @@ class PostgresClaims:
         )
         ended = clock.monotonic()
         meta = rows.pop()  # `union all` keeps the order: the row without id is the last
+        rows.sort(key=_IN_ORDER)
         if want > 0:
             snapshot = (int(meta[SOURCE]), int(meta[SUBJECT]))
             self._watermark.learn(rows, want, meta[DUE_AT], snapshot, ended - began, ended)

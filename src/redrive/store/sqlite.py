@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -65,6 +66,9 @@ T = TypeVar("T")
 _WATCH_SECONDS: Final = 0.02  # how often another process's commit is looked for; 0.3 % of a core
 _TRAIL_PAGE: Final = 5_000
 OPERATOR: Final = "operator"
+
+
+_IN_ORDER: Final = itemgetter(DUE_AT)
 
 
 def _sql(verb: str) -> Statement:
@@ -139,12 +143,25 @@ class SqliteStore:
                 connection.close()
                 message = f"{self.path} cannot be written: check its owner and permissions"
                 raise ConfigurationError(message)
-            (mode,) = connection.execute("pragma journal_mode=wal").fetchone()
+            mode = self._switched_to_wal(connection)
         if mode != "wal":
             connection.close()
             message = f"{self.path} cannot be used in WAL mode ({mode}): put it on a local disk, not a network share"
             raise ConfigurationError(message)
         connection.execute("pragma wal_autocheckpoint=4000")  # 16 MiB: a checkpoint a second at most under load
+
+    def _switched_to_wal(self, connection: sqlite3.Connection) -> str:
+        """Switch a new file. Of processes that do so at once, SQLite tells some `busy` without waiting (a deadlock)."""
+        waited = 0.0
+        while True:
+            try:
+                return str(connection.execute("pragma journal_mode=wal").fetchone()[0])
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or waited > self._busy_seconds:
+                    raise
+            pause = 0.01 * (0.5 + self.clock.random())
+            self.clock.pause(pause)
+            waited += pause
 
     @property
     def writer(self) -> Writer:
@@ -372,10 +389,12 @@ class SqliteStore:
                 error_class=event.error_class, error_type=event.error_type, fingerprint=event.fingerprint,
                 generation=event.generation, replayed_at=from_micros(now), replayed_by=by, reason=reason,
             )  # fmt: skip
-            history = [*event.failure_history, cycle][-HISTORY_LIMIT:]
+            # As stored, not as read: fields that a later version wrote stay.
+            kept = "select failure_history from redrive_outbox where id = ?"
+            history = json.loads(connection.execute(kept, (str(event_id),)).fetchone()[0])
             values = {
                 "id": str(event_id), "now": now, "generation": generation,
-                "failure_history": json.dumps([kept.to_json() for kept in history]),
+                "failure_history": json.dumps([*history, cycle.to_json()][-HISTORY_LIMIT:]),
             }  # fmt: skip
             try:
                 row = connection.execute(_sql("replay").text, values).fetchone()
@@ -544,7 +563,7 @@ class SqliteClaims:
                 "now": now,
                 "want": want - len(claimed),
             }
-            claimed += connection.execute(text, values).fetchall()
+            claimed += sorted(connection.execute(text, values).fetchall(), key=_IN_ORDER)
             if len(claimed) >= want:
                 break
         return claimed

@@ -1,6 +1,7 @@
 -- Sweep: take what sessions that are gone still hold, a bounded number at a time; no leader needed.
 -- Below the cap an event goes back to pending, its lost attempt counted apart. At the cap the sweeper takes the lease
--- itself (fence + 1) and settles it as a dead letter on the usual path; if it dies meanwhile, the next sweep finds it.
+-- itself and settles it as a dead letter on the usual path; if it dies meanwhile, the next sweep finds it.
+-- The fence is raised either way: a late worker must not find the pending row it wanted under the fence it had.
 -- Guard: the ended session is marked first, so a heartbeat that comes late cannot revive it.
 with moment as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now
@@ -13,7 +14,7 @@ with moment as materialized (
     set lost_count = o.lost_count + 1,
         attempts = case when o.lost_count + 1 < :max_lost::int then o.attempts - 1 else o.attempts end,
         status = case when o.lost_count + 1 < :max_lost::int then 'pending' else 'in_flight' end,
-        fence = case when o.lost_count + 1 < :max_lost::int then o.fence else o.fence + 1 end,
+        fence = o.fence + 1,
         session_id = case when o.lost_count + 1 < :max_lost::int then o.session_id else :session::uuid end,
         -- the first loss is retried at once (a deploy, a spot instance), later ones with growing distance
         due_at = m.now + case when o.lost_count = 0 then interval '0'

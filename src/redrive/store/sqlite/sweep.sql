@@ -1,12 +1,13 @@
 -- Sweep: take what sessions that are gone still hold, a bounded number at a time; no leader needed.
 -- Below the cap an event goes back to pending, its lost attempt counted apart. At the cap the sweeper takes the lease
--- itself (fence + 1) and settles it as a dead letter on the usual path; if it dies meanwhile, the next sweep finds it.
+-- itself and settles it as a dead letter on the usual path; if it dies meanwhile, the next sweep finds it.
+-- The fence is raised either way: a late worker must not find the pending row it wanted under the fence it had.
 -- Differs from PostgreSQL: sessions are ended and the trail is written beside it in the same transaction.
 update redrive_outbox
 set lost_count = lost_count + 1,
     attempts = case when lost_count + 1 < :max_lost then attempts - 1 else attempts end,
     status = case when lost_count + 1 < :max_lost then 'pending' else 'in_flight' end,
-    fence = case when lost_count + 1 < :max_lost then fence else fence + 1 end,
+    fence = fence + 1,
     session_id = case when lost_count + 1 < :max_lost then session_id else :session end,
     due_at = :now + case when lost_count = 0 then 0 else min(:base << (min(lost_count, 30) - 1), 60000000) end
 where seq in (

@@ -104,13 +104,17 @@ create table redrive_trail (
     detail   text not null,
     hash     text not null,
     primary key (chain, seq)
-);
+) without rowid;  -- a rowid would be a second way to name an entry, and to replace it
 create index redrive_trail_event on redrive_trail (event_id) where event_id is not null;
 
 create trigger redrive_trail_no_update before update on redrive_trail
 begin select raise(abort, 'the trail is append-only: update is refused'); end;
 create trigger redrive_trail_no_delete before delete on redrive_trail
 begin select raise(abort, 'the trail is append-only: delete is refused'); end;
+-- `insert or replace` deletes without asking the trigger above.
+create trigger redrive_trail_no_replace before insert on redrive_trail
+when exists (select 1 from redrive_trail where chain = new.chain and seq = new.seq)
+begin select raise(abort, 'the trail is append-only: replace is refused'); end;
 
 create table redrive_clock (
     one     integer primary key check (one = 1),

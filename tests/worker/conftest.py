@@ -1,0 +1,48 @@
+"""A worker at work on each store."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from redrive import Redrive, RetryPolicy, Worker
+
+FAST = RetryPolicy(max_attempts=3, base_delay=0.01, max_delay=0.02)
+
+
+@pytest.fixture
+async def app(store_url: str) -> AsyncIterator[Redrive]:
+    """An app on a fresh store, with retries that a test can wait for."""
+    app = Redrive(store_url, retry=FAST, migrate=True)
+    async with app:
+        yield app
+
+
+@asynccontextmanager
+async def working(app: Redrive, **options: Any) -> AsyncIterator[Worker]:
+    """Run a worker for the length of a block, then stop it gracefully."""
+    worker = app.worker(**options)
+    task = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        await asyncio.wait_for(task, 20)
+
+
+async def until(condition: Callable[[], Awaitable[bool] | bool], seconds: float = 15.0) -> None:
+    """Wait until a condition holds; fail loudly when it does not."""
+    end = time.monotonic() + seconds
+    while True:
+        held = condition()
+        if isinstance(held, Awaitable):
+            held = await held
+        if held:
+            return
+        assert time.monotonic() < end, "the condition did not come true in time"
+        await asyncio.sleep(0.01)

@@ -1,0 +1,223 @@
+"""What happens together with a dead letter: the handler's hook, lifecycle events, the alarm."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sentry_sdk
+import structlog
+
+from redrive import Context, DeadLetter, EventFilter, Redrive, Rejected, RetryPolicy, Status, Transaction
+from tests.worker.conftest import until, working
+
+
+@pytest.mark.req("W5")
+async def test_the_hook_moves_domain_state_in_the_transaction_of_the_dead_letter(app: Redrive) -> None:
+    async with app.store.transaction() as tx:
+        await tx.execute("create table dispute (receipt text, state text)")
+
+    async def escalate(letter: DeadLetter, tx: Transaction) -> None:
+        await tx.execute(f"insert into dispute values ('{letter.payload['receipt']}', 'dispute-ready')")
+
+    @app.handler("settle", on_dead_letter=escalate)
+    async def settle(payload: Any) -> None:
+        raise Rejected("no funds")
+
+    await app.publish("settle", {"receipt": "r-1"})
+    await app.worker().drain()
+
+    async with app.store.transaction() as tx:
+        assert [tuple(row) for row in await tx.fetch("select * from dispute")] == [("r-1", "dispute-ready")]
+    (event,) = await app.events()
+    assert event.status is Status.FAILED
+
+
+@pytest.mark.req("A6")
+async def test_a_hook_that_fails_is_an_error_in_log_and_trail_and_the_event_still_ends_visibly(app: Redrive) -> None:
+    calls: list[str] = []
+
+    async def broken_hook(letter: DeadLetter, tx: Transaction) -> None:
+        calls.append(letter.type)
+        raise OSError("evidence store is gone")
+
+    @app.handler("settle", on_dead_letter=broken_hook)
+    async def settle(payload: Any) -> None:
+        raise Rejected("no funds")
+
+    published = await app.publish("settle", {})
+    with structlog.testing.capture_logs() as logs:
+        await app.worker().drain()
+
+    (event,) = await app.events()
+    assert event.status is Status.FAILED
+    assert len(calls) == 3
+    levels = {entry["log_level"] for entry in logs if entry["event"] == "on_dead_letter failed"}
+    assert levels == {"error"}
+    assert "evidence-failed" in [entry.kind for entry in await app.trail(published.id)]
+
+
+async def test_a_hook_that_recovers_is_applied_once(app: Redrive) -> None:
+    async with app.store.transaction() as tx:
+        await tx.execute("create table dispute (receipt text)")
+    calls: list[int] = []
+
+    async def flaky_hook(letter: DeadLetter, tx: Transaction) -> None:
+        calls.append(1)
+        await tx.execute("insert into dispute values ('x')")
+        if len(calls) == 1:
+            raise OSError("once")
+
+    @app.handler("settle", on_dead_letter=flaky_hook)
+    async def settle(payload: Any) -> None:
+        raise Rejected("no funds")
+
+    await app.publish("settle", {})
+    await app.worker().drain()
+
+    async with app.store.transaction() as tx:
+        assert len(await tx.fetch("select * from dispute")) == 1
+
+
+async def test_a_dead_letter_publishes_a_lifecycle_event_for_those_who_handle_it(app: Redrive) -> None:
+    told: list[dict[str, Any]] = []
+
+    @app.handler("redrive.event.failed")
+    async def tell(payload: dict[str, Any], ctx: Context) -> None:
+        told.append(payload)
+
+    @app.handler("settle")
+    async def settle(payload: Any) -> None:
+        raise Rejected("no funds")
+
+    published = await app.publish("settle", {})
+    await app.worker().drain()
+
+    assert [payload["event_id"] for payload in told] == [str(published.id)]
+    assert told[0]["error_class"] == "rejected"
+
+
+async def test_without_a_listener_no_lifecycle_event_is_left_lying_about(app: Redrive) -> None:
+    @app.handler("settle")
+    async def settle(payload: Any) -> None:
+        raise Rejected("no funds")
+
+    await app.publish("settle", {})
+    await app.worker().drain()
+
+    assert [event.type for event in await app.events()] == ["settle"]
+
+
+@pytest.mark.req("O7")
+async def test_every_transition_to_failed_is_a_log_line_with_what_a_person_needs(app: Redrive) -> None:
+    @app.handler("settle", retry=RetryPolicy(max_attempts=1))
+    async def settle(payload: Any) -> None:
+        raise ConnectionError("bank is away")
+
+    published = await app.publish("settle", {}, source="shop")
+    with structlog.testing.capture_logs() as logs:
+        await app.worker().drain()
+
+    (line,) = [entry for entry in logs if entry["event"] == "event dead-lettered"]
+    assert line["log_level"] == "error"
+    assert line["event_id"] == str(published.id)
+    assert (line["type"], line["source"], line["target"]) == ("settle", "shop", "settle")
+    assert line["handler"].endswith("settle")
+    assert line["last_error"] == "ConnectionError: bank is away"
+    assert line["attempts"] == 1
+
+
+class Inbox(http.server.BaseHTTPRequestHandler):
+    """Takes what a Sentry client sends."""
+
+    received: list[dict[str, Any]]
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.headers.get("Content-Encoding") == "gzip":
+            body = zlib.decompress(body, 31)
+        for line in body.splitlines():
+            item = json.loads(line)
+            if "contexts" in item:
+                self.received.append(item)
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def sentry() -> Iterator[list[dict[str, Any]]]:
+    Inbox.received = []
+    server = http.server.HTTPServer(("127.0.0.1", 0), Inbox)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    sentry_sdk.init(
+        dsn=f"http://key@127.0.0.1:{server.server_port}/1", default_integrations=False, auto_enabling_integrations=False
+    )
+    try:
+        yield Inbox.received
+    finally:
+        client = sentry_sdk.get_client()
+        client.close(timeout=2.0)
+        sentry_sdk.get_global_scope().set_client(None)
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.req("O7")
+async def test_every_transition_to_failed_is_a_sentry_event(app: Redrive, sentry: list[dict[str, Any]]) -> None:
+    @app.handler("settle")
+    async def settle(payload: Any) -> None:
+        raise Rejected("no funds")
+
+    published = await app.publish("settle", {}, source="shop")
+    await app.worker().drain()
+    sentry_sdk.flush(timeout=5.0)
+    await until(lambda: bool(sentry))
+
+    (report,) = sentry
+    facts = report["contexts"]["redrive"]
+    assert facts["event_id"] == str(published.id)
+    assert (facts["type"], facts["source"], facts["target"], facts["attempts"]) == ("settle", "shop", "settle", 1)
+    assert facts["handler"].endswith("settle")
+    assert "no funds" in facts["last_error"]
+
+
+@pytest.mark.req("O7")
+async def test_a_dead_letter_of_lost_workers_is_reported_too(app: Redrive) -> None:
+    @app.handler("settle")
+    async def settle(payload: Any) -> None: ...
+
+    await app.publish("settle", {})
+    for _ in range(3):
+        await lose_a_worker(app)
+
+    with structlog.testing.capture_logs() as logs:
+        async with working(app, max_lost=3, lease="1s"):
+            await until(lambda: any(entry["event"] == "event dead-lettered" for entry in logs))
+
+    (event,) = await app.events(EventFilter(status=Status.FAILED))
+    assert event.error_class == "worker_lost"
+    assert event.safe_to_retry is False
+
+
+async def lose_a_worker(app: Redrive) -> None:
+    """Claim what is there with a session that is ended at once, as if its process had been killed."""
+    from redrive.store.base import Finished, Session
+
+    session = Session(app.clock.new_id(), "lost", "h", 1, ("default",), (), 1)
+    await app.store.begin_session(session, 60.0)
+    claims = app.store.claims(session.id, [("default", 1)], actor="lost")
+    (row,) = (await claims.turn(Finished(), 10)).claimed
+    await claims.close()
+    await app.store.end_session(session.id)
+    if row[4] < 2:
+        await app.store.sweep(app.clock.new_id(), max_lost=3, limit=10, base_seconds=0.0, actor="t")

@@ -1,0 +1,406 @@
+"""A worker's life: starting, stopping, losing its session, dying."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redrive import Context, EventFilter, Redrive, RetryPolicy, Status
+from redrive.worker import Worker
+from tests.worker.conftest import FAST, until, working
+
+
+async def test_a_stopping_worker_lets_running_handlers_finish(app: Redrive) -> None:
+    started, finished = asyncio.Event(), asyncio.Event()
+
+    @app.handler("slow")
+    async def slow(payload: Any) -> None:
+        started.set()
+        await asyncio.sleep(0.3)
+        finished.set()
+
+    await app.publish("slow")
+    async with working(app):
+        await started.wait()
+
+    assert finished.is_set()
+    (event,) = await app.events()
+    assert event.status is Status.DELIVERED
+
+
+async def test_a_stopping_worker_hands_back_what_it_cannot_finish_without_spending_attempts(app: Redrive) -> None:
+    cancelled: list[bool] = []
+
+    @app.handler("endless")
+    async def endless(payload: Any) -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
+
+    for _ in range(5):
+        await app.publish("endless")
+    async with working(app, concurrency=2, drain="200ms") as worker:
+        await until(lambda: worker.tally.claimed >= 2)
+
+    assert cancelled == [True, True]
+    events = await app.events()
+    assert {(event.status, event.attempts) for event in events} == {(Status.PENDING, 0)}
+    (session,) = await app.store.sessions()
+    assert session.ended_at is not None
+
+
+async def test_a_handler_in_a_thread_that_does_not_end_is_handed_back_and_cannot_settle(app: Redrive) -> None:
+    import threading
+
+    release = threading.Event()
+
+    @app.handler("stuck")
+    def stuck(payload: Any) -> None:
+        release.wait(20)
+
+    await app.publish("stuck")
+    async with working(app, drain="100ms") as worker:
+        await until(lambda: worker.tally.claimed == 1)
+        await asyncio.sleep(0.05)
+    release.set()
+    await asyncio.sleep(0.1)
+
+    (event,) = await app.events()
+    assert (event.status, event.attempts) == (Status.PENDING, 0)
+
+
+async def test_a_handler_that_swallows_cancellation_does_not_hold_up_the_stop_for_ever(
+    app: Redrive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.worker._CANCEL_SECONDS", 0.2)
+    over = asyncio.Event()
+
+    @app.handler("deaf")
+    async def deaf(payload: Any) -> None:
+        while not over.is_set():
+            try:
+                await asyncio.sleep(0.05)
+            except asyncio.CancelledError:
+                continue
+
+    await app.publish("deaf")
+    began = time.monotonic()
+    async with working(app, drain="100ms") as worker:
+        await until(lambda: worker.tally.claimed == 1)
+        await asyncio.sleep(0.05)
+    took = time.monotonic() - began
+    over.set()
+    await asyncio.sleep(0.2)
+
+    (event,) = await app.events()
+    assert took < 10
+    assert event.status is Status.PENDING
+
+
+@pytest.mark.req("B4")
+async def test_a_worker_whose_session_was_swept_settles_nothing_and_starts_over(app: Redrive) -> None:
+    """The zombie: paused past its lease, its event given to another, it wakes and finds itself replaced."""
+    calls: list[int] = []
+    proceed = asyncio.Event()
+
+    @app.handler("pay")
+    async def pay(payload: Any, ctx: Context) -> None:
+        calls.append(ctx.fence)
+        if ctx.fence == 1:
+            await proceed.wait()
+
+    published = await app.publish("pay")
+    async with working(app, lease="1s") as worker:
+        await until(lambda: calls == [1])
+        first_session = worker.session_id
+        assert first_session is not None
+        await app.store.end_session(first_session)
+        await app.store.sweep(app.clock.new_id(), max_lost=5, limit=10, base_seconds=0.0, actor="another")
+        await until(lambda: worker.session_id != first_session)
+        await until(lambda: len(calls) == 2)
+        proceed.set()
+        await until(lambda: worker.tally.delivered == 1)
+
+    event = await app.event(published.id)
+    assert event is not None
+    assert (event.status, event.lost_count) == (Status.DELIVERED, 1)
+    assert event.fence == calls[1] > calls[0]
+    assert worker.tally.leases_lost >= 1
+
+
+@pytest.mark.req("B4", "O8")
+async def test_the_transaction_of_a_worker_that_lost_its_lease_is_rolled_back(app: Redrive) -> None:
+    async with app.store.transaction() as tx:
+        await tx.execute("create table ledger (fence integer)")
+    inside, proceed = asyncio.Event(), asyncio.Event()
+
+    @app.handler("pay")
+    async def pay(payload: Any, ctx: Context) -> None:
+        if ctx.fence == 1:
+            inside.set()
+            await proceed.wait()
+        async with ctx.transaction() as tx:
+            await tx.execute(f"insert into ledger values ({ctx.fence})")
+
+    await app.publish("pay")
+    zombie = app.worker(lease="30s")
+    task = asyncio.create_task(zombie.run())
+    await inside.wait()
+    assert zombie.session_id is not None
+    await app.store.end_session(zombie.session_id)
+    await app.store.sweep(app.clock.new_id(), max_lost=5, limit=10, base_seconds=0.0, actor="another")
+    await app.worker().drain()
+    proceed.set()
+    await until(lambda: zombie.tally.leases_lost == 1)
+    zombie.stop()
+    await task
+
+    async with app.store.transaction() as tx:
+        (effect,) = await tx.fetch("select fence from ledger")
+    assert effect[0] > 1
+
+
+async def test_a_blocked_event_loop_does_not_lose_its_leases(app: Redrive) -> None:
+    """The heartbeat has a thread and a connection of its own."""
+
+    @app.handler("cpu")
+    async def cpu(payload: Any) -> None:
+        time.sleep(2.5)  # noqa: ASYNC251 - the point of the test
+
+    published = await app.publish("cpu")
+    async with working(app, lease="1s") as worker:
+        await until(lambda: worker.tally.claimed == 1)
+        await app.store.sweep(app.clock.new_id(), max_lost=5, limit=10, base_seconds=0.0, actor="another")
+        await until(lambda: worker.tally.delivered == 1)
+
+    event = await app.event(published.id)
+    assert event is not None
+    assert (event.status, event.lost_count, event.fence) == (Status.DELIVERED, 0, 1)
+
+
+async def test_a_last_chance_is_taken_alone(app: Redrive) -> None:
+    """An event that may be what kills workers runs with nothing beside it, so that nothing else is lost with it."""
+    together: list[tuple[str, int]] = []
+    running = 0
+
+    @app.handler("work")
+    async def work(payload: str) -> None:
+        nonlocal running
+        running += 1
+        together.append((payload, running))
+        await asyncio.sleep(0.05)
+        running -= 1
+
+    await app.publish_many([("work", f"n{number}") for number in range(4)])
+    suspect = await app.publish("work", "suspect")
+    await app.publish_many([("work", f"m{number}") for number in range(4)])
+    table = "redrive.outbox" if app.store.name == "postgres" else "redrive_outbox"
+    async with app.store.transaction() as tx:
+        await tx.execute(f"update {table} set lost_count = 2 where id = '{suspect.id}'")
+
+    async with working(app, max_lost=3, concurrency=8) as worker:
+        await until(lambda: worker.tally.delivered == 9)
+
+    order = [payload for payload, _ in together]
+    assert dict(together)["suspect"] == 1
+    following = together[order.index("suspect") + 1]
+    assert following[1] == 1, "something was started while the suspect ran"
+    assert max(count for _, count in together) > 1
+
+
+SCRIPT = """
+    import asyncio, os, sys, signal, time
+    from redrive import Redrive, RetryPolicy
+    app = Redrive(sys.argv[1], retry=RetryPolicy(base_delay=0.01, max_delay=0.02))
+
+    @app.handler("poison")
+    async def poison(payload):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    @app.handler("hold")
+    async def hold(payload):
+        print("holding", flush=True)
+        await asyncio.sleep(60)
+
+    @app.handler("good")
+    async def good(payload):
+        await asyncio.sleep(0.02)
+
+    async def main():
+        async with app:
+            await app.worker(lease="1s", max_lost=3, concurrency=4).run()
+
+    asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "worker_script.py"
+    path.write_text(textwrap.dedent(SCRIPT))
+    return path
+
+
+def spawn(script: Path, url: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, str(script), url], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+
+@pytest.mark.req("A7")
+async def test_what_a_killed_process_held_is_taken_over(app: Redrive, store_url: str, script: Path) -> None:
+    published = await app.publish("hold")
+    process = spawn(script, store_url)
+    assert process.stdout is not None
+    while b"holding" not in await asyncio.to_thread(process.stdout.readline):
+        assert process.poll() is None, "the worker ended by itself"
+    process.send_signal(signal.SIGKILL)
+    await asyncio.to_thread(process.wait)
+    process.stdout.close()
+    done: list[int] = []
+
+    @app.handler("hold")
+    async def hold(payload: Any, ctx: Context) -> None:
+        done.append(ctx.fence)
+
+    async with working(app, lease="1s"):
+        await until(lambda: bool(done))
+
+    event = await app.event(published.id)
+    assert event is not None
+    assert (event.status, event.lost_count, event.attempts) == (Status.DELIVERED, 1, 1)
+    assert "lost" in [entry.kind for entry in await app.trail(published.id)]
+
+
+@pytest.mark.req("A7")
+async def test_a_payload_that_kills_its_worker_ends_in_quarantine_and_takes_no_neighbour_with_it(
+    app: Redrive, store_url: str, script: Path
+) -> None:
+    poison = await app.publish("poison")
+    await app.publish_many([("good", number) for number in range(40)])
+
+    def run_until_dead() -> int:
+        process = spawn(script, store_url)
+        try:
+            return process.wait(8)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+        finally:
+            assert process.stdout is not None
+            process.stdout.close()
+
+    deaths = 0
+    while True:
+        event = await app.event(poison.id)
+        assert event is not None
+        if event.status is Status.FAILED:
+            break
+        assert deaths < 6, "the poison goes on for ever"
+        deaths += 1
+        await asyncio.to_thread(run_until_dead)
+
+    @app.handler("good")
+    async def good(payload: Any) -> None: ...
+
+    async with working(app, lease="1s"):
+
+        async def all_good() -> bool:
+            events = await app.events(EventFilter(type="good", limit=100))
+            return {event.status for event in events} == {Status.DELIVERED}
+
+        await until(all_good)
+    assert event.error_class == "worker_lost"
+    assert (await app.verify_trail()).sound
+
+
+async def test_a_worker_refuses_options_that_cannot_work(app: Redrive) -> None:
+    from redrive import ConfigurationError
+
+    for wrong in ({"concurrency": 0}, {"queues": ()}, {"lease": "10ms"}, {"max_lost": 0}, {"lease": "soon"}):
+        with pytest.raises(ConfigurationError):
+            app.worker(**wrong)
+
+
+async def test_two_workers_share_the_work_and_nothing_is_done_twice(app: Redrive) -> None:
+    done: list[int] = []
+
+    @app.handler("work")
+    async def work(payload: int) -> None:
+        done.append(payload)
+        if payload % 50 == 0:
+            await asyncio.sleep(0.001)
+
+    await app.publish_many([("work", number) for number in range(2_000)])
+    async with working(app, concurrency=10) as one, working(app, concurrency=10) as two:
+        await until(lambda: len(done) >= 2_000)
+
+    assert sorted(done) == list(range(2_000))
+    assert one.tally.delivered + two.tally.delivered == 2_000
+
+
+async def test_a_worker_hears_of_a_lone_event_at_once_and_without_notifications_by_its_poll(store_url: str) -> None:
+    app = Redrive(store_url, retry=FAST, migrate=True, notify=False)
+    seen: list[float] = []
+
+    @app.handler("ping")
+    async def ping(payload: Any) -> None:
+        seen.append(time.monotonic())
+
+    async with app, working(app, poll="200ms"):
+        await asyncio.sleep(0.5)
+        began = time.monotonic()
+        await app.publish("ping")
+        await until(lambda: bool(seen), 5.0)
+
+    assert seen[0] - began < 2.0
+
+
+async def test_events_in_other_queues_are_left_alone(app: Redrive) -> None:
+    @app.handler("work")
+    async def work(payload: Any) -> None: ...
+
+    await app.publish("work", 1, queue="mail")
+    await app.worker().drain()
+    (event,) = await app.events()
+    assert event.status is Status.PENDING
+
+    await app.worker(queues=("default", "mail")).drain()
+    (event,) = await app.events()
+    assert event.status is Status.DELIVERED
+
+
+async def test_high_priority_goes_first(app: Redrive) -> None:
+    order: list[int] = []
+
+    @app.handler("work")
+    async def work(payload: int) -> None:
+        order.append(payload)
+
+    for priority in (3, 2, 1, 0):
+        await app.publish("work", priority, priority=priority)
+    await app.worker(concurrency=1).drain()
+
+    assert order == [0, 1, 2, 3]
+
+
+async def test_a_worker_needs_an_open_app(store_url: str) -> None:
+    from redrive import ConfigurationError
+
+    with pytest.raises(ConfigurationError, match="open the app"):
+        Redrive(store_url).worker()
+
+
+def test_the_process_id_in_a_name_tells_workers_apart(tmp_path: Path) -> None:
+    app = Redrive(f"sqlite:///{tmp_path / 'x.db'}")
+    worker = Worker(app.store, {}, app.clock, retry=RetryPolicy(), retention=app.retention, new_events=app.new_events)
+    assert worker.name.endswith(f":{os.getpid()}")
