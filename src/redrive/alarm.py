@@ -7,12 +7,9 @@ person needs to start: which event, of what type, from where, for whom, what wen
 import sys
 from typing import Any
 
-import structlog
-
 from redrive.event import Settlement
+from redrive.logs import log
 from redrive.store.base import ATTEMPTS, ID, LOST_COUNT, SOURCE, TARGET, TYPE, Row
-
-log = structlog.get_logger("redrive")
 
 
 def dead_lettered(row: Row, settlement: Settlement, handler_name: str) -> None:

@@ -242,6 +242,9 @@ _MOST_VALIDATION_ERRORS = 20
 _BULKY = (bytes, bytearray, list, tuple, dict, set, frozenset, deque)
 
 
+_ENGINE = frozenset(str(Path(__file__).with_name(name)) for name in ("worker.py", "deliver.py"))
+
+
 def describe(exc: BaseException, limit: int = 8_192) -> str:
     """Tell what happened in at most ``limit`` characters: the message, where it was raised, its cause."""
     lines: list[str] = []
@@ -274,6 +277,8 @@ def _chain(exc: BaseException) -> Iterator[BaseException]:
 def _frames(tb: TracebackType | None) -> Iterator[str]:
     kept: deque[TracebackType] = deque(maxlen=_MOST_FRAMES)
     count = 0
+    while tb is not None and tb.tb_next is not None and tb.tb_frame.f_code.co_filename in _ENGINE:
+        tb = tb.tb_next  # how the handler was called helps nobody to mend it
     while tb is not None:
         kept.append(tb)
         count += 1

@@ -21,8 +21,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
-import structlog
-
 from redrive import alarm
 from redrive.claim import Appetite
 from redrive.clock import Clock
@@ -30,6 +28,7 @@ from redrive.context import Context, Desk
 from redrive.deliver import DeadLetter, Handler, deliver
 from redrive.errors import AlreadyHandled, ConfigurationError, LeaseLost, RedriveError, StoreUnavailable
 from redrive.event import NewEvent, Priority, Settlement, Status
+from redrive.logs import log
 from redrive.payload import decode
 from redrive.policy import RetryPolicy
 from redrive.retention import Retention
@@ -52,8 +51,6 @@ from redrive.store.base import (
     Session,
     Store,
 )
-
-log = structlog.get_logger("redrive")
 
 FAILED_TYPE: Final = "redrive.event.failed"
 """The lifecycle event of a dead letter; published for those who handle it."""

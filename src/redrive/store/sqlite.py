@@ -91,6 +91,7 @@ class SqliteStore:
         self._threads: ThreadPoolExecutor | None = None
         self._turn: asyncio.Lock | None = None
         self._wakes: set[Callable[[], None]] = set()
+        self._renewal: dict[str, Any] | None = None
 
     # Opening and closing
 
@@ -276,7 +277,7 @@ class SqliteStore:
                 before = writer.connection.total_changes
                 try:
                     yield SqliteTransaction(writer.connection, now)
-                    await loop.run_in_executor(None, _ours, writer.commit, now, before)
+                    await loop.run_in_executor(None, _ours, self._commit, now, before)
                 except BaseException:
                     with suppress(sqlite3.Error):
                         writer.rollback()
@@ -285,6 +286,13 @@ class SqliteStore:
                 writer.borrower = None
                 writer.pen.release()
         self._wake()
+
+    def _commit(self, now: int, before: int) -> None:
+        """Commit, and renew the session: no heartbeat came through while the transaction held the file."""
+        if self._renewal is not None:
+            values = {**self._renewal, "now": self.writer.now()}
+            self.writer.connection.execute(_sql("heartbeat").text, values).fetchone()
+        self.writer.commit(now, before)
 
     # Sessions, claims, sweep
 
@@ -297,6 +305,7 @@ class SqliteStore:
         await self.writer.do(
             lambda connection, now: connection.execute(_sql("session_begin").text, {**values, "now": now}).rowcount
         )
+        self._renewal = {"id": values["id"], "lease": values["lease"]}
 
     async def end_session(self, session_id: UUID) -> None:
         await self.writer.do(

@@ -1,0 +1,89 @@
+"""What is particular to one file with one writer at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redrive import Context, Redrive, Status, StoreUnavailable
+from tests.worker.conftest import FAST, until, working
+
+
+@pytest.mark.req("B4")
+async def test_a_transaction_longer_than_the_lease_does_not_cost_the_lease(sqlite_url: str) -> None:
+    """While it holds the file no heartbeat comes through, and at its end a sweep of another process may be first."""
+    app, other = Redrive(sqlite_url, retry=FAST), Redrive(sqlite_url, retry=FAST)
+
+    @app.handler("long")
+    async def long(payload: Any, ctx: Context) -> None:
+        async with ctx.transaction():
+            await asyncio.sleep(1.6)
+
+    async with app, other:
+        published = await app.publish("long")
+        async with working(app, lease="1s") as worker:
+            await until(lambda: worker.tally.claimed == 1)
+            for _ in range(4):
+                await asyncio.sleep(0.3)
+                await other.store.sweep(app.clock.new_id(), max_lost=5, limit=10, base_seconds=0.0, actor="other")
+            await until(lambda: worker.tally.delivered == 1)
+        event = await app.event(published.id)
+
+    assert event is not None
+    assert (event.status, event.lost_count) == (Status.DELIVERED, 0)
+
+
+async def test_a_file_that_somebody_keeps_locked_costs_an_error_and_then_works_again(sqlite_url: str) -> None:
+    import sqlite3
+
+    app = Redrive(sqlite_url, retry=FAST)
+    app.store._busy_seconds = 0.3  # type: ignore[attr-defined]
+    async with app:
+        holder = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
+        holder.execute("begin immediate")
+        with pytest.raises(StoreUnavailable, match="locked"):
+            await app.publish("x", 1)
+        holder.execute("rollback")
+        holder.close()
+        published = await app.publish("x", 2)
+
+        assert [event.id for event in await app.events()] == [published.id]
+
+
+async def test_several_processes_worth_of_apps_on_one_file_do_each_event_once(sqlite_url: str) -> None:
+    apps = [Redrive(sqlite_url, retry=FAST) for _ in range(3)]
+    done: list[int] = []
+    for app in apps:
+
+        @app.handler("work")
+        async def work(payload: int) -> None:
+            done.append(payload)
+
+    for app in apps:
+        await app.open()
+    await apps[0].publish_many([("work", number) for number in range(600)])
+    async with working(apps[0], concurrency=5), working(apps[1], concurrency=5), working(apps[2], concurrency=5):
+        await until(lambda: len(done) >= 600)
+    for app in apps:
+        await app.close()
+
+    assert sorted(done) == list(range(600))
+
+
+async def test_a_file_in_memory_is_the_same_store(tmp_path: Path) -> None:
+    app = Redrive("sqlite:///:memory:", retry=FAST)
+    seen: list[int] = []
+
+    @app.handler("work")
+    async def work(payload: int, ctx: Context) -> None:
+        async with ctx.transaction() as tx:
+            await tx.execute("select 1")
+        seen.append(payload)
+
+    async with app:
+        await app.publish("work", 1)
+        async with working(app):
+            await until(lambda: seen == [1])
