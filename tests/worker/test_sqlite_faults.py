@@ -4,36 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from redrive import Context, Redrive, Status, StoreUnavailable
+from redrive.store.base import Finished, Session
 from tests.worker.conftest import FAST, until, working
 
 
 @pytest.mark.req("B4")
-async def test_a_transaction_longer_than_the_lease_does_not_cost_the_lease(sqlite_url: str) -> None:
+async def test_a_transaction_longer_than_the_lease_renews_it_when_it_commits(sqlite_url: str) -> None:
     """While it holds the file no heartbeat comes through, and at its end a sweep of another process may be first."""
-    app, other = Redrive(sqlite_url, retry=FAST), Redrive(sqlite_url, retry=FAST)
-
-    @app.handler("long")
-    async def long(payload: Any, ctx: Context) -> None:
-        async with ctx.transaction():
-            await asyncio.sleep(1.6)
-
+    app, other = Redrive(sqlite_url), Redrive(sqlite_url)
     async with app, other:
         published = await app.publish("long")
-        async with working(app, lease="1s") as worker:
-            await until(lambda: worker.tally.claimed == 1)
-            for _ in range(4):
-                await asyncio.sleep(0.3)
-                await other.store.sweep(app.clock.new_id(), max_lost=5, limit=10, base_seconds=0.0, actor="other")
-            await until(lambda: worker.tally.delivered == 1)
-        event = await app.event(published.id)
+        session = Session(app.clock.new_id(), "w", "h", 1, ("default",), (), 1)
+        await app.store.begin_session(session, 0.4)
+        await app.store.claims(session.id, [("default", 1)], actor="w").turn(Finished(), 1)
 
+        async with app.store.transaction():
+            await asyncio.sleep(0.8)
+        await other.store.sweep(app.clock.new_id(), max_lost=5, limit=10, base_seconds=0.0, actor="other")
+
+        event = await app.event(published.id)
     assert event is not None
-    assert (event.status, event.lost_count) == (Status.DELIVERED, 0)
+    assert (event.status, event.lost_count) == (Status.IN_FLIGHT, 0)
 
 
 async def test_a_file_that_somebody_keeps_locked_costs_an_error_and_then_works_again(sqlite_url: str) -> None:
