@@ -134,7 +134,7 @@ class _DependencyError(HandlerError):
 
 
 class DependencyUnavailable(_DependencyError):
-    """Something outside is down; waiting for it spends no attempt."""
+    """Something outside is down, and may be back soon."""
 
 
 class DependencyDegraded(_DependencyError):

@@ -9,6 +9,7 @@ Next: a worker's ``claim``.
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final, TypedDict
 from uuid import UUID
 
@@ -45,12 +46,12 @@ def new_events(
     clock: Clock, limits: Limits, targets: Sequence[str], type_: str, payload: Any, options: Options
 ) -> list[NewEvent]:
     """Make the rows of one publish: one for each target."""
-    check_text(type_, "type", NAME_LIMIT)
+    _name(type_, "type")
     text = encode(payload, limits)
     ids = [clock.new_id() for _ in targets]
     common = _common(options) if len(options) > PLAIN_OPTIONS else {}
     key = common.pop("idempotency_key", None) or str(ids[0])
-    source = check_text(options.get("source", ""), "source", NAME_LIMIT)
+    source = _name(options.get("source", ""), "source")
     generation = check_whole(options.get("generation", 0), "generation")
     return [
         NewEvent(new_id, type_, source, target, None, text, _NO_HEADERS, key, generation=generation)
@@ -88,6 +89,15 @@ def _common(options: Options) -> dict[str, Any]:
         "delay_seconds": parse_duration(options.get("delay", 0.0)),
         "due_at": due_at,
     }
+
+
+def _name(value: str, field: str) -> str:
+    return _known_name(value, field) if type(value) is str else check_text(value, field, NAME_LIMIT)
+
+
+@lru_cache(maxsize=4_096)  # types and sources are few and come again with every event
+def _known_name(value: str, field: str) -> str:
+    return check_text(value, field, NAME_LIMIT)
 
 
 def _optional(value: object, field: str, limit: int) -> str | None:

@@ -149,6 +149,7 @@ class Worker:
         self._look = True
         self._ask_at = 0.0
         self._due_at = 0.0
+        self._strays_at = 0.0
         self._stopping = False
         self._at_once = False
         self._abandoning = False
@@ -166,6 +167,7 @@ class Worker:
             while not self._stopping:
                 await self._turn()
                 await self._wait()
+                await self._put_back_strays()
                 if self._session_lost:
                     await self._begin_anew()
             await self._drain_and_hand_back()
@@ -294,6 +296,19 @@ class Worker:
             log.info("store available again", worker=self.name, put_back=forgotten)
             break
         self._look = True
+
+    async def _put_back_strays(self) -> None:
+        """Look now and then for what the store says we hold and we do not know.
+
+        A server that fell silent may carry out a claim long after we have given up waiting for it.
+        """
+        now = self._clock.monotonic()
+        if now >= self._strays_at:
+            self._strays_at = now + self.options.lease_seconds
+            with suppress(StoreUnavailable):
+                if strays := await self._claims.forget(self._held):
+                    log.warning("events of a lost answer put back", worker=self.name, events=strays)
+                    self._look = True
 
     def _take(self, rows: Any) -> None:
         """Lay claimed events into the hand."""

@@ -404,3 +404,30 @@ def test_the_process_id_in_a_name_tells_workers_apart(tmp_path: Path) -> None:
     app = Redrive(f"sqlite:///{tmp_path / 'x.db'}")
     worker = Worker(app.store, {}, app.clock, retry=RetryPolicy(), retention=app.retention, new_events=app.new_events)
     assert worker.name.endswith(f":{os.getpid()}")
+
+
+async def test_an_event_claimed_by_an_answer_that_never_came_is_run_all_the_same(app: Redrive) -> None:
+    """A silent server may carry out a claim after the worker has given up on it; the session lives, so no sweep helps."""
+    from redrive.store.base import Finished
+
+    done: list[int] = []
+
+    @app.handler("work")
+    async def work(payload: int) -> None:
+        done.append(payload)
+
+    async with working(app, lease="1s", queues=("other",)) as worker:
+        await until(lambda: worker.session_id is not None)
+        assert worker.session_id is not None
+        await app.publish("work", 1, queue="late")
+        late = app.store.claims(worker.session_id, [("late", 1)], actor="late")
+        assert len((await late.turn(Finished(), 1)).claimed) == 1
+        await late.close()
+
+        async def put_back() -> bool:
+            (event,) = await app.events()
+            return event.status is Status.PENDING
+
+        await until(put_back)
+    await app.worker(queues=("late",)).drain()
+    assert done == [1]

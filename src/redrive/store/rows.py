@@ -2,24 +2,31 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from redrive.event import NewEvent, Published
 from redrive.instant import to_micros
 
+SQLITE_ORDER: Final = (
+    "id", "type", "source", "target", "subject", "payload", "headers", "idempotency_key", "retry_key", "correlation_id",
+    "causation_id", "ordering_key", "queue", "priority", "due_at", "delay", "generation", "now",
+)  # fmt: skip
+
+
+def sqlite_row(event: NewEvent, now: int) -> tuple[Any, ...]:
+    """One event, one statement: the values in ``SQLITE_ORDER``."""
+    return (
+        str(event.id), event.type, event.source, event.target, event.subject, event.payload, event.headers,
+        event.idempotency_key, event.retry_key, event.correlation_id, event.causation_id, event.ordering_key,
+        event.queue, event.priority, None if event.due_at is None else to_micros(event.due_at),
+        int(event.delay_seconds * 1e6), event.generation, now,
+    )  # fmt: skip
+
 
 def sqlite_values(event: NewEvent, now: int) -> dict[str, Any]:
-    """One event, one statement."""
-    return {
-        "id": str(event.id), "type": event.type, "source": event.source, "target": event.target,
-        "subject": event.subject,
-        "payload": event.payload, "headers": event.headers, "idempotency_key": event.idempotency_key,
-        "retry_key": event.retry_key, "correlation_id": event.correlation_id, "causation_id": event.causation_id,
-        "ordering_key": event.ordering_key, "queue": event.queue, "priority": event.priority,
-        "due_at": None if event.due_at is None else to_micros(event.due_at), "delay": int(event.delay_seconds * 1e6),
-        "generation": event.generation, "now": now,
-    }  # fmt: skip
+    """One event, one statement: the values by name."""
+    return dict(zip(SQLITE_ORDER, sqlite_row(event, now), strict=True))
 
 
 def postgres_values(events: Sequence[NewEvent], now: datetime | None, *, notify: bool) -> dict[str, Any]:

@@ -56,7 +56,7 @@ from redrive.store.base import (
     filter_clauses,
     refusal,
 )
-from redrive.store.rows import published_from, sqlite_values
+from redrive.store.rows import SQLITE_ORDER, published_from, sqlite_row
 from redrive.store.sql import Statement, load, migrations
 from redrive.store.writer import Writer, translated
 from redrive.trail import entry_hash
@@ -198,8 +198,13 @@ class SqliteStore:
 
     async def _bare(self, job: Callable[[sqlite3.Connection], Any]) -> Any:
         """Use the writer's connection outside a transaction (no schema yet: there is no file time to read)."""
-        with self.writer.pen:
-            return job(self.writer.connection)
+
+        def held() -> Any:
+            with self.writer.pen:
+                return job(self.writer.connection)
+
+        # In a thread: the lock we wait for may be held by another store of this very event loop.
+        return await asyncio.to_thread(held)
 
     async def check_schema(self) -> None:
         """Refuse to work on a schema that is missing or newer than this code."""
@@ -265,23 +270,26 @@ class SqliteStore:
     async def transaction(self) -> AsyncIterator["SqliteTransaction"]:
         """Lend the connection for one transaction; commits at the end, rolls back on any exception."""
         assert self._turn is not None
-        assert self._threads is not None
-        loop = asyncio.get_running_loop()
+        self.writer.refuse_borrower()
         async with self._turn:
             writer = self.writer
             # The pen may be held by the writer for the length of one commit: wait for it in a thread.
-            await loop.run_in_executor(None, writer.pen.acquire)
-            writer.borrower = asyncio.current_task()
+            taking = asyncio.get_running_loop().run_in_executor(None, writer.pen.acquire)
             try:
-                now = await loop.run_in_executor(None, _ours, writer.begin)
+                await asyncio.shield(taking)
+            except asyncio.CancelledError:
+                taking.add_done_callback(lambda _: writer.pen.release())
+                raise
+            writer.lend()
+            try:
+                now = await _to_its_end(lambda: _ours(writer.begin))
                 before = writer.connection.total_changes
-                try:
-                    yield SqliteTransaction(writer.connection, now)
-                    await loop.run_in_executor(None, _ours, self._commit, now, before)
-                except BaseException:
-                    with suppress(sqlite3.Error):
-                        writer.rollback()
-                    raise
+                yield SqliteTransaction(writer.connection, now)
+                await _to_its_end(lambda: _ours(self._commit, now, before))
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    writer.rollback()
+                raise
             finally:
                 writer.borrower = None
                 writer.pen.release()
@@ -642,7 +650,7 @@ class SqliteTransaction:
 
     @staticmethod
     async def _run(job: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(None, job)
+        return await _to_its_end(job)
 
 
 class _Watch:
@@ -682,6 +690,21 @@ class _DryRun(Exception):
         self.purged = purged
 
 
+async def _to_its_end(job: Callable[[], T]) -> T:
+    """Run a job in a thread; who is cancelled meanwhile waits for its end, so that nobody rolls back under its hands."""
+    working = asyncio.get_running_loop().run_in_executor(None, job)
+    cancelled: asyncio.CancelledError | None = None
+    while not working.done():
+        try:
+            await asyncio.wait((working,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        working.exception()
+        raise cancelled
+    return working.result()
+
+
 def _ours(job: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return job(*arguments)
@@ -691,16 +714,16 @@ def _ours(job: Callable[..., Any], *arguments: Any) -> Any:
 
 def publish_rows(connection: sqlite3.Connection, events: Sequence[NewEvent], now: int) -> list[Published]:
     """Insert events on this connection. Those without a retry key cannot meet a live twin and go in one call."""
-    text = _sql("publish").text
-    connection.executemany(text, (sqlite_values(event, now) for event in events if event.retry_key is None))
+    text = _sql("publish").ordered(SQLITE_ORDER)
+    connection.executemany(text, [sqlite_row(event, now) for event in events if event.retry_key is None])
     keyed = [event for event in events if event.retry_key is not None]
-    rows = [connection.execute(text, sqlite_values(event, now)).fetchone() for event in keyed]
+    rows = [connection.execute(text, sqlite_row(event, now)).fetchone() for event in keyed]
     return published_from(events, rows)
 
 
 def _deliver_rows(connection: sqlite3.Connection, now: int, rows: Sequence[Row]) -> list[Any]:
-    text = _sql("deliver").text
-    done = connection.executemany(text, [{"now": now, "id": row[ID], "fence": row[FENCE]} for row in rows]).rowcount
+    text = _sql("deliver").ordered(("now", "id", "fence"))
+    done = connection.executemany(text, [(now, row[ID], row[FENCE]) for row in rows]).rowcount
     if done == len(rows):
         return []
     # Rare: some leases were lost. Say which.
@@ -708,23 +731,29 @@ def _deliver_rows(connection: sqlite3.Connection, now: int, rows: Sequence[Row])
     return [row[ID] for row in rows if connection.execute(query, (row[ID], row[FENCE], now)).fetchone() is None]
 
 
+_SETTLE_ORDER: Final = (
+    "id", "fence", "status", "delay", "last_error", "error_class", "error_type", "safe_to_retry", "fingerprint",
+    "max_attempts", "now",
+)  # fmt: skip
+_TRAIL_ORDER: Final = ("chain", "seq", "now", "event_id", "kind", "source", "actor", "detail", "hash")
+
+
 def settle_rows(
     connection: sqlite3.Connection, now: int, settlements: Sequence[Settlement], chain: str, actor: str
 ) -> list[Any]:
     """Write down unhappy attempts with their trail entries; return the ids whose lease was lost."""
-    text = _sql("settle").text
+    text = _sql("settle").ordered(_SETTLE_ORDER)
     refused: list[Any] = []
     entries: list[tuple[Any, str, str, str, Mapping[str, Any]]] = []
+    at = iso(from_micros(now))
     for settlement in settlements:
         row = connection.execute(
             text,
-            {
-                "id": str(settlement.id), "fence": settlement.fence, "status": settlement.status,
-                "delay": int((settlement.delay_seconds or 0.0) * 1e6), "last_error": settlement.last_error,
-                "error_class": settlement.error_class, "error_type": settlement.error_type,
-                "safe_to_retry": settlement.safe_to_retry, "fingerprint": settlement.fingerprint,
-                "max_attempts": settlement.max_attempts, "now": now,
-            },
+            (
+                str(settlement.id), settlement.fence, settlement.status.value,
+                int((settlement.delay_seconds or 0.0) * 1e6), settlement.last_error, settlement.error_class,
+                settlement.error_type, settlement.safe_to_retry, settlement.fingerprint, settlement.max_attempts, now,
+            ),
         ).fetchone()  # fmt: skip
         if row is None:
             refused.append(settlement.id)
@@ -741,7 +770,7 @@ def settle_rows(
                     "dead-lettered",
                     source,
                     actor,
-                    {**detail, "dead_lettered_at": iso(from_micros(now))},
+                    {**detail, "dead_lettered_at": at},
                 )
             )
         else:
@@ -774,11 +803,8 @@ def write_trail(
         detail = json.dumps(facts, ensure_ascii=False)
         of = None if event_id is None else str(event_id)
         previous = entry_hash(previous, chain, seq, now, of, kind, source, actor, detail)
-        rows.append(
-            {"chain": chain, "seq": seq, "now": now, "event_id": of, "kind": kind, "source": source, "actor": actor,
-             "detail": detail, "hash": previous}
-        )  # fmt: skip
-    connection.executemany(_sql("write_trail").text, rows)
+        rows.append((chain, seq, now, of, kind, source, actor, detail, previous))
+    connection.executemany(_sql("write_trail").ordered(_TRAIL_ORDER), rows)
 
 
 def _find(connection: sqlite3.Connection, event_id: UUID) -> Event:

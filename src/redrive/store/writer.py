@@ -10,6 +10,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Final
@@ -22,6 +23,7 @@ Job = Callable[[sqlite3.Connection, int], Any]
 
 _REMEMBER_AFTER: Final = 50_000  # µs: how stale the remembered time may be; a crash loses no more than this
 _BUSY_PAUSE: Final = 0.002
+_mine: Final[ContextVar[object]] = ContextVar("redrive_transaction", default=None)
 
 
 @dataclass(slots=True)
@@ -47,7 +49,7 @@ class Writer:
     def __init__(self, connection: sqlite3.Connection, clock: Clock, busy_seconds: float) -> None:
         self.connection = connection
         self.pen = threading.Lock()
-        self.borrower: asyncio.Task[Any] | None = None  # whose transaction has the connection
+        self.borrower: object | None = None  # the transaction that has the connection
         self._clock = clock
         self._busy_seconds = busy_seconds
         self._orders: SimpleQueue[_Order | None] = SimpleQueue()
@@ -58,13 +60,21 @@ class Writer:
     async def do(self, job: Job) -> Any:
         """Run a job in a write transaction; return when it is durable."""
         loop = asyncio.get_running_loop()
-        if self.borrower is not None and self.borrower is asyncio.current_task():
-            # It would wait for the pen, which its own transaction holds: for ever.
-            message = "a transaction is open here: go through it (tx.publish, tx.execute), or wait until it has ended"
-            raise ConfigurationError(message)
+        self.refuse_borrower()
         order = _Order(job, loop, loop.create_future())
         self._orders.put(order)
         return await order.answer
+
+    def lend(self) -> None:
+        """Note that this task, and every task it starts, has the connection. The pen must be held."""
+        self.borrower = object()
+        _mine.set(self.borrower)
+
+    def refuse_borrower(self) -> None:
+        """Refuse a task whose own transaction holds the pen: it would wait for it for ever."""
+        if self.borrower is not None and _mine.get() is self.borrower:
+            message = "a transaction is open here: go through it (tx.publish, tx.execute), or wait until it has ended"
+            raise ConfigurationError(message)
 
     def close(self) -> None:
         """Finish what was handed in and end the thread. The connection is the caller's to close."""
