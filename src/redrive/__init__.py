@@ -27,10 +27,11 @@ from redrive.errors import (
     TerminalHandlerError,
 )
 from redrive.event import ErrorClass, Event, FailureCycle, Priority, Published, Status, TrailEntry
+from redrive.inbox import Work
 from redrive.payload import Limits
 from redrive.policy import RetryPolicy
 from redrive.retention import Retention
-from redrive.store.base import EventFilter, Transaction
+from redrive.store.base import EventFilter
 from redrive.worker import Worker
 
 __version__ = "0.1.0"
@@ -46,7 +47,7 @@ __all__ = [
     # being handled
     "Worker",
     "Context",
-    "Transaction",
+    "Work",
     # saying how it failed
     "HandlerError",
     "TerminalHandlerError",

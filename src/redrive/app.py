@@ -14,14 +14,14 @@ from redrive.clock import Clock, SystemClock
 from redrive.deliver import DeadLetterHook, Handler, handler_from
 from redrive.duration import parse_duration
 from redrive.errors import ConfigurationError, MissingDriver
-from redrive.event import Event, NewEvent, Published, TrailEntry
+from redrive.event import Event, NewEvent, Options, Published, TrailEntry
 from redrive.instant import to_micros
 from redrive.payload import Limits, check_text
 from redrive.policy import RetryPolicy
-from redrive.publish import NAME_LIMIT, Options, new_events
+from redrive.publish import NAME_LIMIT, new_events
 from redrive.retention import Retention
 from redrive.store.base import EventFilter, Store
-from redrive.store.rows import first_of_each_key, postgres_values, published_from, sqlite_values
+from redrive.store.rows import first_of_each_key, postgres_values, published_from, sqlite_values, unanswered
 from redrive.store.sql import Statement, load
 from redrive.trail import Verdict, verify
 from redrive.worker import Worker, WorkerOptions
@@ -184,16 +184,25 @@ class Redrive:
         return await self._publish_in(connection, self._drafted(events))
 
     async def _publish_in(self, connection: Any, rows: list[NewEvent]) -> list[Published]:
-        calls = self._calls(connection, rows)
-        return published_from(rows, [row for call in calls for row in await caller.run(connection, *call)])
+        answers: list[Any] = []
+        asked = rows
+        while asked:
+            for call in self._calls(connection, asked):
+                answers += await caller.run(connection, *call)
+            asked = unanswered(asked, answers)
+        return published_from(rows, answers)
 
     def publish_in_sync(
         self, connection: Any, type_: str, payload: Any = None, **options: Unpack[Options]
     ) -> Published:
         """``publish_in`` for code without an event loop: sqlite3, psycopg, SQLAlchemy, Django."""
-        rows = self.new_events(type_, payload, **options)
-        calls = self._calls(connection, rows)
-        return published_from(rows, [row for call in calls for row in caller.run_sync(connection, *call)])[0]
+        rows = asked = self.new_events(type_, payload, **options)
+        answers: list[Any] = []
+        while asked:
+            for call in self._calls(connection, asked):
+                answers += caller.run_sync(connection, *call)
+            asked = unanswered(asked, answers)
+        return published_from(rows, answers)[0]
 
     def _calls(self, connection: Any, rows: list[NewEvent]) -> list[tuple[Statement, dict[str, Any]]]:
         """Say what to run on the caller's connection: one statement on PostgreSQL, one a row on SQLite."""
@@ -214,6 +223,9 @@ class Redrive:
     def publish_sync(self, type_: str, payload: Any = None, **options: Unpack[Options]) -> Published:
         """``publish`` for code without an event loop; a thread of ours has one."""
         if self._portal is None:
+            if self.url.endswith(":memory:"):
+                message = "publish_sync needs a database that two threads can share: use a file instead of :memory:"
+                raise ConfigurationError(message)
             self._portal = _Portal(self)
         return self._portal.publish(self.new_events(type_, payload, **options))
 
@@ -305,7 +317,12 @@ class Redrive:
 
 def store_for(url: str, clock: Clock, *, notify: bool = True) -> Store:
     """Choose the store by the URL."""
-    scheme = urlsplit(url).scheme
+    try:
+        parts = urlsplit(url)
+        scheme, _ = parts.scheme, parts.port
+    except ValueError as error:
+        message = f"{url!r} is not a URL ({error}): use sqlite:///file.db or postgresql://user@host:5432/database"
+        raise ConfigurationError(message) from error
     if scheme == "sqlite":
         from redrive.store.sqlite import SqliteStore  # noqa: PLC0415 - a driver is imported when it is asked for
 

@@ -7,11 +7,10 @@ from datetime import datetime
 from typing import Any, Unpack
 from uuid import UUID
 
-from redrive.event import NewEvent, Published
-from redrive.inbox import HandlerTransaction, Lease, mark_handled_in
+from redrive.event import NewEvent, Options, Published
+from redrive.inbox import HandlerTransaction, Lease, mark_handled_in, mark_handled_in_sync
 from redrive.instant import from_micros
 from redrive.payload import decode
-from redrive.publish import Options
 from redrive.store.base import (
     ATTEMPTS,
     CAUSATION_ID,
@@ -140,6 +139,16 @@ class Context:
     async def publish(self, type_: str, payload: Any = None, **options: Unpack[Options]) -> Published:
         """Publish a follow-up with this event's correlation, caused by it."""
         return (await self._desk.store.publish(self._new_events(type_, payload, **options)))[0]
+
+    def publish_sync(self, type_: str, payload: Any = None, **options: Unpack[Options]) -> Published:
+        """``publish`` for ``def`` handlers, which run in a thread."""
+        return asyncio.run_coroutine_threadsafe(self.publish(type_, payload, **options), self._desk.loop).result()
+
+    def once_in_sync(self, connection: Any) -> bool:
+        """``once_in`` for ``def`` handlers with a connection of a synchronous library."""
+        return mark_handled_in_sync(
+            connection, self.target, self.idempotency_key, self._row[ID], self._desk.store.clock.now()
+        )
 
     def _new_events(self, type_: str, payload: Any, **options: Unpack[Options]) -> list[NewEvent]:
         options.setdefault("correlation_id", self.correlation_id)

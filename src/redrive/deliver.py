@@ -22,9 +22,10 @@ from redrive.classify import DEFAULT_RULES, Rule
 from redrive.errors import ConfigurationError
 from redrive.payload import Decoder
 from redrive.policy import RetryPolicy
-from redrive.store.base import PAYLOAD, Row, Transaction
+from redrive.store.base import PAYLOAD, Row
 
-DeadLetterHook = Callable[["DeadLetter", Transaction], Awaitable[None]]
+DeadLetterHook = Callable[["DeadLetter", Any], Awaitable[None]]
+"""Called with the dead letter and the transaction (``redrive.Work``) in which it is written."""
 
 
 @dataclass(frozen=True, slots=True)

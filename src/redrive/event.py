@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from enum import IntEnum, StrEnum
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypedDict
 from uuid import UUID
 
 from redrive.instant import iso
@@ -26,6 +26,7 @@ __all__ = [
     "Priority",
     "TRAIL_KINDS",
     # going in
+    "Options",
     "NewEvent",
     "Published",
     # settling
@@ -240,6 +241,23 @@ class Event:
             "resource",
         )
         return shown | {name: _plain(getattr(self, name)) for name in derived}
+
+
+class Options(TypedDict, total=False):
+    """What a publisher may say beside type and payload."""
+
+    subject: str | None
+    source: str
+    idempotency_key: str | None
+    retry_key: str | None
+    correlation_id: str | UUID | None
+    causation_id: str | UUID | None
+    headers: Mapping[str, str] | None
+    queue: str
+    priority: Priority | int
+    delay: str | float
+    due_at: datetime | None
+    generation: int
 
 
 @dataclass(slots=True)

@@ -11,14 +11,14 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from redrive import caller
 from redrive.errors import AlreadyHandled, ConfigurationError, LeaseLost
-from redrive.event import NewEvent, Published
+from redrive.event import NewEvent, Options, Published
 from redrive.instant import to_micros
 from redrive.store.base import Store, Transaction
-from redrive.store.sql import load
+from redrive.store.sql import Statement, load
 
 NewEvents = Callable[..., list[NewEvent]]
 
@@ -35,15 +35,12 @@ class Lease:
     settled: bool = False
 
 
-class HandlerTransaction:
-    """``async with ctx.transaction() as tx`` in async handlers, ``with ctx.transaction() as tx`` in the others."""
+class Work:
+    """A transaction as user code sees it: statements in the database's own dialect, and follow-ups."""
 
-    def __init__(self, lease: Lease, store: Store, new_events: NewEvents) -> None:
-        self._lease = lease
-        self._store = store
+    def __init__(self, transaction: Transaction | None, new_events: NewEvents) -> None:
+        self._inner = transaction
         self._new_events = new_events
-        self._outer: AbstractAsyncContextManager[Transaction] | None = None
-        self._inner: Transaction | None = None
 
     @property
     def connection(self) -> Any:
@@ -58,7 +55,7 @@ class HandlerTransaction:
         """Run one query; return its rows."""
         return await self._transaction.fetch(sql, *parameters)
 
-    async def publish(self, type_: str, payload: Any = None, **options: Any) -> Published:
+    async def publish(self, type_: str, payload: Any = None, **options: Unpack[Options]) -> Published:
         """Publish a follow-up that is committed with the rest."""
         return (await self._transaction.publish(self._new_events(type_, payload, **options)))[0]
 
@@ -68,6 +65,16 @@ class HandlerTransaction:
             message = "the transaction is not open: use `async with ctx.transaction() as tx:`"
             raise ConfigurationError(message)
         return self._inner
+
+
+class HandlerTransaction(Work):
+    """``async with ctx.transaction() as tx`` in async handlers, ``with ctx.transaction() as tx`` in the others."""
+
+    def __init__(self, lease: Lease, store: Store, new_events: NewEvents) -> None:
+        super().__init__(None, new_events)
+        self._lease = lease
+        self._store = store
+        self._outer: AbstractAsyncContextManager[Transaction] | None = None
 
     async def __aenter__(self) -> Self:
         lease = self._lease
@@ -133,7 +140,7 @@ class ThreadTransaction:
     def fetch(self, sql: str, *parameters: Any) -> list[Any]:
         return asyncio.run_coroutine_threadsafe(self._transaction.fetch(sql, *parameters), self._loop).result()
 
-    def publish(self, type_: str, payload: Any = None, **options: Any) -> Published:
+    def publish(self, type_: str, payload: Any = None, **options: Unpack[Options]) -> Published:
         return asyncio.run_coroutine_threadsafe(
             self._transaction.publish(type_, payload, **options), self._loop
         ).result()
@@ -141,7 +148,18 @@ class ThreadTransaction:
 
 async def mark_handled_in(connection: Any, target: str, idempotency_key: str, event_id: Any, now: datetime) -> bool:
     """Record a key in the caller's own transaction; ``False`` when it was there."""
+    return bool(await caller.run(connection, *_handled(connection, target, idempotency_key, event_id, now)))
+
+
+def mark_handled_in_sync(connection: Any, target: str, idempotency_key: str, event_id: Any, now: datetime) -> bool:
+    """Record a key in the caller's own transaction, without an event loop."""
+    return bool(caller.run_sync(connection, *_handled(connection, target, idempotency_key, event_id, now)))
+
+
+def _handled(
+    connection: Any, target: str, idempotency_key: str, event_id: Any, now: datetime
+) -> tuple[Statement, dict[str, Any]]:
     spoken = caller.dialect(connection)
     at = to_micros(now) if spoken == "sqlite" else None
     values = {"target": target, "idempotency_key": idempotency_key, "event_id": event_id, "now": at}
-    return bool(await caller.run(connection, load(spoken, "handled"), values))
+    return load(spoken, "handled"), values

@@ -7,39 +7,21 @@ anything is written, with an error that names the field and the limit.
 Next: a worker's ``claim``.
 """
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 from uuid import UUID
 
 from redrive.clock import Clock
 from redrive.duration import parse_duration
 from redrive.errors import ConfigurationError
-from redrive.event import NewEvent, Priority
+from redrive.event import NewEvent, Options, Priority
 from redrive.payload import Limits, check_text, check_whole, encode, encode_headers
 
 NAME_LIMIT: Final = 255
 KEY_LIMIT: Final = 512
 PLAIN_OPTIONS: Final = 2  # source and generation, which the app always says
 _NO_HEADERS: Final = encode_headers(None)
-
-
-class Options(TypedDict, total=False):
-    """What a publisher may say beside type and payload."""
-
-    subject: str | None
-    source: str
-    idempotency_key: str | None
-    retry_key: str | None
-    correlation_id: str | UUID | None
-    causation_id: str | UUID | None
-    headers: Mapping[str, str] | None
-    queue: str
-    priority: Priority | int
-    delay: str | float
-    due_at: datetime | None
-    generation: int
 
 
 def new_events(

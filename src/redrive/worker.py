@@ -18,7 +18,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, Unpack
 from uuid import UUID
 
 from redrive import alarm
@@ -27,7 +28,8 @@ from redrive.clock import Clock
 from redrive.context import Context, Desk
 from redrive.deliver import DeadLetter, Handler, deliver
 from redrive.errors import AlreadyHandled, ConfigurationError, LeaseLost, RedriveError, StoreUnavailable
-from redrive.event import NewEvent, Priority, Settlement, Status
+from redrive.event import NewEvent, Options, Priority, Settlement, Status
+from redrive.inbox import Work
 from redrive.logs import log
 from redrive.payload import decode
 from redrive.policy import RetryPolicy
@@ -178,6 +180,9 @@ class Worker:
             await self._sweep()
             while True:
                 await self._turn()
+                if self._stopping:
+                    await self._drain_and_hand_back()
+                    return self.tally
                 if not self._held and not self._look:
                     return self.tally
                 if not len(self._finished) and not self._may_claim():
@@ -509,6 +514,15 @@ class Worker:
         else:
             self.tally.retried += 1
             self._finished.settlements.append(settlement)
+            log.info(
+                "attempt failed, retry scheduled",
+                event_id=str(row[ID]),
+                target=row[TARGET],
+                attempt=row[ATTEMPTS],
+                error_class=settlement.error_class,
+                error=settlement.last_error.partition("\n")[0][:200],
+                seconds=round(settlement.delay_seconds or 0.0, 3),
+            )
             self._due_at = min(self._due_at, self._clock.monotonic() + (settlement.delay_seconds or 0.0))
 
     # Dead letters
@@ -554,11 +568,16 @@ class Worker:
                 message = f"event {row[ID]} is no longer ours: the dead letter was not written"
                 raise LeaseLost(message)
             if handler is not None and handler.on_dead_letter is not None:
-                await handler.on_dead_letter(letter, transaction)
+                await handler.on_dead_letter(letter, Work(transaction, partial(self._caused_by, letter)))
             if self._lifecycle and row[TYPE] != FAILED_TYPE:
-                await transaction.publish(
-                    self._new_events(FAILED_TYPE, _as_payload(letter), causation_id=str(letter.id))
-                )
+                await transaction.publish(self._caused_by(letter, FAILED_TYPE, _as_payload(letter)))
+
+    def _caused_by(
+        self, letter: DeadLetter, type_: str, payload: Any = None, **options: Unpack[Options]
+    ) -> list[NewEvent]:
+        options.setdefault("correlation_id", letter.correlation_id or str(letter.id))
+        options.setdefault("causation_id", str(letter.id))
+        return self._new_events(type_, payload, **options)
 
     async def _note_failed_hook(self, row: Row, error: Exception) -> None:
         detail = {"error": repr(error)[:1_000], "hook": "on_dead_letter"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -104,19 +105,23 @@ async def kinds(app: Redrive, event_id: UUID) -> list[str]:
 @contextmanager
 def raw(url: str) -> Iterator[Callable[[str], list[Any]]]:
     """Go past redrive: run SQL as somebody with the database's own tools would. ``{outbox}`` names our table."""
-    names = {name: f"redrive.{name}" if "postgres" in url else f"redrive_{name}" for name in TABLES}
-    if "postgres" in url:
+    before = "redrive." if is_postgres(url) else "redrive_"
+
+    def named(text: str) -> str:
+        return re.sub(rf"{{({'|'.join(TABLES)})}}", rf"{before}\1", text)
+
+    if is_postgres(url):
         with psycopg.connect(url, autocommit=True) as connection:
 
             def run(text: str) -> list[Any]:
-                cursor = connection.execute(text.format(**names).encode())
+                cursor = connection.execute(named(text).encode())
                 return cursor.fetchall() if cursor.description else []
 
             yield run
     else:
         file = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None, timeout=10)
         try:
-            yield lambda text: file.execute(text.format(**names)).fetchall()
+            yield lambda text: file.execute(named(text)).fetchall()
         finally:
             file.close()
 

@@ -13,7 +13,7 @@ import pytest
 import sentry_sdk
 import structlog
 
-from redrive import Context, DeadLetter, EventFilter, Redrive, Rejected, RetryPolicy, Status, Transaction
+from redrive import Context, DeadLetter, EventFilter, Redrive, Rejected, RetryPolicy, Status, Work
 from tests.worker.conftest import until, working
 
 
@@ -22,7 +22,7 @@ async def test_the_hook_moves_domain_state_in_the_transaction_of_the_dead_letter
     async with app.store.transaction() as tx:
         await tx.execute("create table dispute (receipt text, state text)")
 
-    async def escalate(letter: DeadLetter, tx: Transaction) -> None:
+    async def escalate(letter: DeadLetter, tx: Work) -> None:
         await tx.execute(f"insert into dispute values ('{letter.payload['receipt']}', 'dispute-ready')")
 
     @app.handler("settle", on_dead_letter=escalate)
@@ -42,7 +42,7 @@ async def test_the_hook_moves_domain_state_in_the_transaction_of_the_dead_letter
 async def test_a_hook_that_fails_is_an_error_in_log_and_trail_and_the_event_still_ends_visibly(app: Redrive) -> None:
     calls: list[str] = []
 
-    async def broken_hook(letter: DeadLetter, tx: Transaction) -> None:
+    async def broken_hook(letter: DeadLetter, tx: Work) -> None:
         calls.append(letter.type)
         raise OSError("evidence store is gone")
 
@@ -67,7 +67,7 @@ async def test_a_hook_that_recovers_is_applied_once(app: Redrive) -> None:
         await tx.execute("create table dispute (receipt text)")
     calls: list[int] = []
 
-    async def flaky_hook(letter: DeadLetter, tx: Transaction) -> None:
+    async def flaky_hook(letter: DeadLetter, tx: Work) -> None:
         calls.append(1)
         await tx.execute("insert into dispute values ('x')")
         if len(calls) == 1:

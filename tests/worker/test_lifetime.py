@@ -407,7 +407,7 @@ def test_the_process_id_in_a_name_tells_workers_apart(tmp_path: Path) -> None:
 
 
 async def test_an_event_claimed_by_an_answer_that_never_came_is_run_all_the_same(app: Redrive) -> None:
-    """A silent server may carry out a claim after the worker has given up on it; the session lives, so no sweep helps."""
+    """A silent server may carry out a claim after the worker gave up on it; the session lives, so no sweep helps."""
     from redrive.store.base import Finished
 
     done: list[int] = []

@@ -8,8 +8,10 @@ from typing import Any
 
 import pydantic
 import pytest
+import structlog
 
 from redrive import (
+    ConfigurationError,
     Context,
     EventFilter,
     Redrive,
@@ -398,3 +400,63 @@ async def test_a_retry_waits_for_its_time_even_when_the_worker_is_restarted(app:
     assert len(calls) == 1
     assert event.next_retry_at is not None
     assert 3_500 < (event.next_retry_at - event.created_at).total_seconds() < 3_700
+
+
+async def test_a_plain_function_publishes_follow_ups_with_its_correlation(app: Redrive) -> None:
+    seen: list[tuple[str, str | None]] = []
+
+    @app.handler("first")
+    def first(payload: Any, ctx: Context) -> None:
+        ctx.publish_sync("second", {})
+
+    @app.handler("second")
+    async def second(payload: Any, ctx: Context) -> None:
+        seen.append((ctx.correlation_id, ctx.causation_id))
+
+    published = await app.publish("first", {})
+    await app.worker().drain()
+
+    assert seen == [(str(published.id), str(published.id))]
+
+
+async def test_a_drain_that_is_stopped_hands_back_and_returns(app: Redrive) -> None:
+    worker = app.worker(concurrency=1, drain="50ms")
+
+    @app.handler("work")
+    async def work(payload: Any) -> None:
+        worker.stop()
+        await asyncio.sleep(30)
+
+    await app.publish_many([("work", 1), ("work", 2)])
+    await asyncio.wait_for(worker.drain(), 10)
+
+    assert {(event.status, event.attempts) for event in await app.events()} == {(Status.PENDING, 0)}
+
+
+@pytest.mark.req("W1")
+async def test_every_retry_is_a_log_line(app: Redrive) -> None:
+    @app.handler("work")
+    async def work(payload: Any, ctx: Context) -> None:
+        if ctx.attempt == 1:
+            raise ConnectionError("away")
+
+    published = await app.publish("work")
+    with structlog.testing.capture_logs() as logs:
+        async with working(app) as worker:
+            await until(lambda: worker.tally.delivered == 1)
+
+    (line,) = [entry for entry in logs if entry["event"] == "attempt failed, retry scheduled"]
+    assert (line["event_id"], line["attempt"], line["error"]) == (str(published.id), 1, "ConnectionError: away")
+
+
+async def test_publishing_synchronously_into_memory_is_refused_instead_of_lost() -> None:
+    with pytest.raises(ConfigurationError, match="use a file"):
+        Redrive("sqlite:///:memory:").publish_sync("work")
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://h:notaport/db", "postgresql://[bad", "mysql://x", "sqlite:///", "nonsense"]
+)
+def test_a_url_that_is_none_is_refused_in_one_sentence(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="sqlite:///"):
+        Redrive(url)

@@ -1,1 +1,1 @@
-"""The operator's side: ``views`` asks, ``actions`` acts, ``doctor`` looks for trouble; every surface is thin over them."""
+"""The operator's side: ``views`` asks, ``actions`` acts, ``doctor`` looks for trouble; surfaces are thin over them."""

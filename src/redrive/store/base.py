@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 from uuid import UUID
 
 from redrive.clock import Clock
+from redrive.errors import Refused
 from redrive.event import Event, FailureCycle, NewEvent, Published, Settlement, Status, TrailEntry
 
 Row = Sequence[Any]
@@ -35,6 +36,8 @@ EVENT_COLUMNS: Final = (
     "safe_to_retry", "fingerprint", "failure_history", "cancelled_by", "cancel_reason", "created_at", "ended_at",
     "deleted_at",
 )  # fmt: skip
+
+_ID_DIGITS: Final = 32
 
 Lane = tuple[str, int]
 """A queue and a priority: events of one lane are claimed in the order of their due time."""
@@ -207,6 +210,8 @@ def filter_clauses(wanted: EventFilter) -> tuple[list[str], dict[str, Any]]:
     if wanted.id_prefix is not None:
         clauses.append("and id between :first_id and :last_id")
         digits = wanted.id_prefix.replace("-", "").lower()
+        if not digits or len(digits) > _ID_DIGITS or not set(digits) <= set("0123456789abcdef"):
+            raise Refused(f"{wanted.id_prefix!r} is not the beginning of an event id: those are hexadecimal")
         values["first_id"], values["last_id"] = UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
     if wanted.before is not None:
         clauses.append("and id < :before")

@@ -50,7 +50,7 @@ from redrive.store.base import (
     filter_clauses,
     refusal,
 )
-from redrive.store.rows import first_of_each_key, postgres_values, published_from
+from redrive.store.rows import first_of_each_key, postgres_values, published_from, unanswered
 from redrive.store.sql import Statement, load, migrations
 from redrive.store.watermark import Watermark
 
@@ -519,8 +519,8 @@ class PostgresClaims:
         meta = rows.pop()  # `union all` keeps the order: the row without id is the last
         rows.sort(key=_IN_ORDER)
         if want > 0:
-            snapshot = (int(meta[SOURCE]), int(meta[SUBJECT]))
-            self._watermark.learn(rows, want, meta[DUE_AT], snapshot, ended - began, ended)
+            xids = (int(meta[SOURCE]), int(meta[SUBJECT]))
+            self._watermark.learn(rows, want, meta[DUE_AT], xids, ended - began, ended)
         if meta[FENCE] != len(delivered):
             refused += await self._unsettled(connection, [(row[ID], row[FENCE], "delivered") for row in delivered])
         delivered.clear()
@@ -640,8 +640,13 @@ async def publish_rows(
 ) -> list[Published]:
     """Insert events on this connection, in its transaction if it is in one."""
     query = _sql("publish")
-    values = postgres_values(first_of_each_key(events), now, notify=notify)
-    return published_from(events, await connection.fetch(query.numbered, *query.values(values)))
+    rows: list[Any] = []
+    asked = first_of_each_key(events)
+    while asked:
+        values = postgres_values(asked, now, notify=notify)
+        rows += await connection.fetch(query.numbered, *query.values(values))
+        asked = unanswered(asked, rows)
+    return published_from(events, rows)
 
 
 async def settle_rows(

@@ -64,6 +64,12 @@ def first_of_each_key(events: Sequence[NewEvent]) -> Sequence[NewEvent]:
     return list(firsts.values())
 
 
+def unanswered(events: Sequence[NewEvent], rows: Sequence[Any]) -> list[NewEvent]:
+    """Find the events whose retry key was neither inserted nor seen: another appeared in the same instant. Ask again."""
+    answered = {(row[1], row[2]) for row in rows}
+    return [e for e in events if e.retry_key is not None and (e.target, e.retry_key) not in answered]
+
+
 def published_from(events: Sequence[NewEvent], rows: Sequence[Any]) -> list[Published]:
     """Match what the database answered (id, target, retry key) with what was asked."""
     if all(event.retry_key is None for event in events):

@@ -236,12 +236,10 @@ class SqliteStore:
     def _apply(self, connection: sqlite3.Connection, version: int, name: str, text: str) -> bool:
         connection.execute("pragma busy_timeout=30000")
         try:
+            if _applied(connection, version):  # most of the time, and then without waiting for the write lock
+                return False
             connection.execute("begin immediate")
-            known = connection.execute("select 1 from sqlite_master where name = 'redrive_schema_version'").fetchone()
-            if (
-                known
-                and connection.execute("select 1 from redrive_schema_version where version >= ?", (version,)).fetchone()
-            ):
+            if _applied(connection, version):
                 connection.execute("rollback")
                 return False
             for part in _split(text):
@@ -824,6 +822,13 @@ def _entry(row: Row) -> TrailEntry:
     return TrailEntry(
         chain, seq, from_micros(at), UUID(event_id) if event_id else None, kind, source, actor, detail, digest
     )
+
+
+def _applied(connection: sqlite3.Connection, version: int) -> bool:
+    if connection.execute("select 1 from sqlite_master where name = 'redrive_schema_version'").fetchone() is None:
+        return False
+    newest = connection.execute("select max(version) from redrive_schema_version").fetchone()[0]
+    return newest is not None and bool(newest >= version)
 
 
 def _split(text: str) -> list[str]:

@@ -4,9 +4,10 @@ Claimed events leave dead entries in the index of due events, and while anybody 
 be removed: a scan from the left steps over all of them, every time (measured: from 15,800/s to 4,300/s in 50 s, and
 falling). So each lane remembers how far its claims have come and starts there.
 
-Rows may still appear to the left: published by a transaction that commits late. They cannot be older than the oldest
-transaction that was writing at the last thorough look, and the snapshot tells which that is: when all transaction ids
-handed out before the instant T have ended (``xmax`` then ≤ ``xmin`` now), everything published before T was visible.
+Rows may still appear to the left: published by a transaction that commits late. Such a transaction had its number (xid)
+before it read the clock (``redrive.moment``), so numbers tell: each look takes one too, and when everything below the
+number of a look at the instant T has ended (``xmin`` of a later snapshot), everything published before T was visible.
+(Not ``xmax``: that is the last number that *ended*, and a lone writer's own is above it.)
 ``_Lane.clear`` is that bound; a look from there misses nothing. While a long writer holds it back, the near look
 (50 ms) runs in between and the thorough one takes at most a twentieth of the time. A full look now and then is the net
 for what no bound covers: a due time changed by hand, a server whose clock was set back, a claim that was rolled back.
@@ -24,6 +25,7 @@ BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 NEAR: Final = timedelta(milliseconds=50)
 FULL_EVERY_SECONDS: Final = 15.0
 SHARE: Final = 20  # a costly look may take 1/20 of the time
+_MOST_SAMPLES: Final = 1_000
 
 
 @dataclass(slots=True)
@@ -61,12 +63,12 @@ class Watermark:
         claimed: Sequence[Row],
         want: int,
         now: datetime,
-        snapshot: tuple[int, int],
+        xids: tuple[int, int],
         took: float,
         monotonic: float,
     ) -> None:
-        """Take in what a look from ``starts`` found, the database's time and snapshot (xmin, xmax), and the cost."""
-        ended_before = self._all_ended_before(now, snapshot)
+        """Take in what a look from ``starts`` found, the time it began, its snapshot's xmin and its own xid, its cost."""
+        ended_before = self._all_ended_before(now, *xids)
         for lane, reached in self._progress(claimed, want, now):
             scanned_from = BEGINNING if self._full else self._start(lane)
             if scanned_from <= lane.clear:
@@ -97,14 +99,12 @@ class Watermark:
                 progress.append((lane, now))
         return progress
 
-    def _all_ended_before(self, now: datetime, snapshot: tuple[int, int]) -> datetime:
+    def _all_ended_before(self, now: datetime, xmin: int, number: int) -> datetime:
         """Find the latest instant whose transactions had all ended when this snapshot was taken."""
-        xmin, xmax = snapshot
-        if not self._samples or xmax > self._samples[-1][0]:
-            self._samples.append((xmax, now))
-        else:  # no new transaction since: the newest sample holds for this later instant too
-            self._samples[-1] = (xmax, now)
+        self._samples.append((number, now))
         while len(self._samples) > 1 and self._samples[1][0] <= xmin:
             self._samples.popleft()
-        oldest_xmax, at = self._samples[0]
-        return at if oldest_xmax <= xmin else BEGINNING
+        if len(self._samples) > _MOST_SAMPLES:  # a writer stays open for long: a coarser bound is a bound too
+            self._samples = deque(list(self._samples)[::2])
+        first, at = self._samples[0]
+        return at if first <= xmin else BEGINNING

@@ -1,9 +1,10 @@
 -- Publish: put events in, any number at once, in whatever transaction this runs.
--- A live event with the same target and retry key is answered instead of inserting another; the no-op update
--- makes the existing row visible to `returning`, so that there is no gap between looking and inserting.
+-- A live event with the same target and retry key is answered instead of inserting another. Its row is not touched: a lock
+-- on it would make the worker that holds it wait for the caller's commit. One that appeared after our snapshot is neither
+-- inserted nor seen, so its key is not answered: ask again.
 -- Differs from SQLite: one statement for all rows (arrays), and it wakes sleeping workers.
-with moment as (
-    select coalesce(:now::timestamptz, clock_timestamp()) as now
+with moment as materialized (
+    select redrive.moment(:now::timestamptz) as now
 ), published as (
     insert into redrive.outbox as o (
         id, type, source, target, subject, payload, headers, idempotency_key, retry_key, correlation_id, causation_id,
@@ -21,9 +22,19 @@ with moment as (
     ) as g(id, type, source, target, subject, payload, headers, idempotency_key, retry_key, correlation_id, causation_id,
            ordering_key, queue, priority, delay, due_at, generation)
     on conflict (target, retry_key) where retry_key is not null and status in ('pending', 'in_flight', 'blocked')
-        do update set retry_key = excluded.retry_key
+        do nothing
     returning o.id, o.target, o.retry_key, o.queue
 ), woken as (
     select count(pg_notify('redrive', w.queue)) as n from (select distinct queue from published) w where :notify::boolean
 )
 select p.id, p.target, p.retry_key from published p, woken
+union all
+select l.id, g.target, g.retry_key
+from unnest(:targets::text[], :retry_keys::text[]) as g(target, retry_key)
+cross join lateral (
+    select o.id from redrive.outbox o
+    where o.target = g.target and o.retry_key = g.retry_key and o.status in ('pending', 'in_flight', 'blocked')
+    limit 1
+) l
+where g.retry_key is not null
+  and (g.target, g.retry_key) not in (select p.target, p.retry_key from published p where p.retry_key is not null)

@@ -4,7 +4,7 @@
 -- Values are found by the id's place in the arrays and not by a join (see turn.sql).
 -- Differs from SQLite: one statement for all rows, the database's own clock.
 with moment as materialized (
-    select coalesce(:now::timestamptz, clock_timestamp()) as now
+    select redrive.moment(:now::timestamptz) as now
 ), settled as (
     update redrive.outbox o
     set (status, due_at, first_failed_at, last_error, error_class, error_type, safe_to_retry, fingerprint, max_attempts,

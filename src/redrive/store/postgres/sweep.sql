@@ -4,7 +4,7 @@
 -- The fence is raised either way: a late worker must not find the pending row it wanted under the fence it had.
 -- Guard: the ended session is marked first, so a heartbeat that comes late cannot revive it.
 with moment as materialized (
-    select coalesce(:now::timestamptz, clock_timestamp()) as now
+    select redrive.moment(:now::timestamptz) as now
 ), ended as (
     update redrive.session s set ended_at = m.now from moment m
     where s.ended_at is null and s.lease_until < m.now

@@ -1,13 +1,14 @@
 -- Turn: settle what was delivered and claim as much as there are free hands for, in one round trip.
 -- Guard: a lease is settled only by its fence, and only while the event is in flight.
--- Each lane (queue, priority) is scanned from where its claims have come to (see claim.py), so that index entries
+-- Each lane (queue, priority) is scanned from where its claims have come to (see watermark.py), so that index entries
 -- kept alive by somebody's held snapshot are not stepped over again and again.
 -- Every table access is by `id = any(…)` or a lateral with a limit, never a join the planner may turn round: a statement
 -- prepared while the table was small would go on scanning all of it (5,000/s instead of 30,000/s). For the same reason
 -- `coalesce` hides the guard on the status, and `is true` keeps the fences a hashed lookup.
--- The last row, without id, carries the database's own time and snapshot.
+-- The last row, without id, carries what the watermark learns from: the time, the snapshot's xmin, and our own xid.
 with moment as materialized (
-    select coalesce(:now::timestamptz, clock_timestamp()) as now
+    -- when the statement began, not clock_timestamp(): the watermark needs a time before the snapshot
+    select coalesce(:now::timestamptz, statement_timestamp()) as now
 ), delivered as (
     update redrive.outbox o set status = 'delivered', ended_at = (select now from moment)
     where o.id = any(:ids::uuid[]) and coalesce(o.status, '') = 'in_flight'
@@ -37,5 +38,5 @@ with moment as materialized (
 select * from claimed
 union all
 select null, (select count(*) from delivered), null, null, null, null, null, null, null, (select now from moment),
-       pg_snapshot_xmin(pg_current_snapshot())::text, pg_snapshot_xmax(pg_current_snapshot())::text,
+       pg_snapshot_xmin(pg_current_snapshot())::text, pg_current_xact_id()::text,
        null, null, null, null, null, null, null, null, null

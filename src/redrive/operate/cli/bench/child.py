@@ -17,7 +17,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,14 +30,15 @@ from redrive.operate.cli.bench.place import TYPE
 from redrive.policy import RetryPolicy
 
 Result = dict[str, Any]
-Job = Callable[..., Awaitable[Result]]
+Job = Callable[..., Coroutine[Any, Any, Result]]
 
 _LOOK_SECONDS: Final = 0.01
-_SETTLE_SECONDS: Final = 1.5
+_SETTLE_SECONDS: Final = 0.5
 _SPACING: Final = (0.03, 0.08)
 _FLOW_AHEAD: Final = 5_000
 _NOTE_SECONDS: Final = 0.5
 _TOP: Final = 25
+_WAITS: Final = ("acquire", "poll", "get' of '_queue", "time.sleep")
 _WORTH_SHOWING: Final = 0.1  # seconds of its own that a thread must have used
 
 
@@ -74,7 +75,7 @@ async def work(
     shared = Slots(*slots) if slots else None
     app = Redrive(url, retry=RetryPolicy(max_attempts=failures + 2, base_delay=0, jitter="none"))
 
-    async def noop(payload: Any) -> None:
+    async def noop(_payload: Any) -> None:
         nonlocal delivered
         delivered += 1
         if delivered == goal:
@@ -98,10 +99,11 @@ async def work(
 
 
 async def _stop_together(shared: Slots | None, mine: Callable[[], int], goal: int, stop: Callable[[], None]) -> None:
-    while shared is not None and shared.tell(mine()) < goal:
+    if shared is None:
+        return
+    while shared.tell(mine()) < goal:  # noqa: ASYNC110 - an Event does not reach another process
         await asyncio.sleep(_LOOK_SECONDS)
-    if shared is not None:
-        stop()
+    stop()
 
 
 async def raw_drain(go: Callable[[], None], *, url: str) -> Result:
@@ -225,7 +227,7 @@ async def work_flow(
     shared = Slots(*slots)
     timeline: list[tuple[float, int]] = []
 
-    async def noop(payload: Any) -> None:
+    async def noop(_payload: Any) -> None:
         nonlocal delivered
         delivered += 1
 
@@ -243,7 +245,8 @@ async def work_flow(
     if bare:
         go()
         watching = asyncio.create_task(watch())
-        await raw.flow_postgres(url, noop, watching.done)
+        flow = raw.flow_sqlite if url.startswith("sqlite") else raw.flow_postgres
+        await flow(url, noop, watching.done)
     else:
         app = Redrive(url)
         app.handler(TYPE)(noop)
@@ -287,18 +290,29 @@ def main() -> None:
 
     if profile:
         profiles["main"] = cProfile.Profile()
-        result = profiles["main"].runcall(asyncio.run, job(go, **order))
+        with profiles["main"]:
+            result = asyncio.run(job(go, **order))
         Path(profile).write_text(_tops(profiles), encoding="utf-8")
     else:
         result = asyncio.run(job(go, **order))
     result["cpu_seconds"] = _cpu_seconds() - cpu
-    result["peak_rss_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    result["peak_rss_mb"] = _peak_rss_mb()
     print(json.dumps(result), flush=True)
 
 
 def _cpu_seconds() -> float:
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
+
+
+def _peak_rss_mb() -> float:
+    """Ask Linux for our own peak; the ``ru_maxrss`` of a child begins with its parent's."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text(encoding="utf-8").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "linux" else 2**20)
 
 
 def _watched_threads() -> dict[str, cProfile.Profile]:
@@ -310,18 +324,18 @@ def _watched_threads() -> dict[str, cProfile.Profile]:
         profiles[thread.name] = cProfile.Profile()
         profiles[thread.name].runcall(run, thread)
 
-    threading.Thread.run = watched  # type: ignore[method-assign]
+    threading.Thread.run = watched  # type: ignore[assignment, method-assign]
     return profiles
 
 
 def _tops(profiles: dict[str, cProfile.Profile]) -> str:
     text = io.StringIO()
-    for name, profile in reversed(profiles.items()):  # the main thread is the last to come in
+    for thread, profile in reversed(profiles.items()):  # the main thread is the last to come in
         stats = pstats.Stats(profile, stream=text)
-        waited = ("acquire", "poll", "get' of '_queue", "select.epoll", "time.sleep")
-        own = sum(entry[2] for key, entry in stats.stats.items() if not any(word in key[2] for word in waited))
-        if name == "main" or own > _WORTH_SHOWING:
-            print(f"=== thread {name}: {own:.2f} s of its own", file=text)
+        functions = stats.get_stats_profile().func_profiles
+        own = sum(found.tottime for name, found in functions.items() if not any(word in name for word in _WAITS))
+        if thread == "main" or own > _WORTH_SHOWING:
+            print(f"=== thread {thread}: {own:.2f} s of its own", file=text)
             stats.strip_dirs().sort_stats("tottime").print_stats(_TOP)
     return text.getvalue()
 

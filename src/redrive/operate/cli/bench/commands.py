@@ -27,7 +27,7 @@ EventsOption = Annotated[int | None, typer.Option("--events", min=1, help="How m
 SecondsOption = Annotated[float | None, typer.Option("--seconds", min=0.1, help="How long, where time is the measure.")]
 ProcessesOption = Annotated[int, typer.Option("--processes", min=1, help="How many worker processes.")]
 PeersOption = Annotated[bool, typer.Option("--peers", help="Measure pgqueuer, huey and others in the same run.")]
-RawOption = Annotated[bool, typer.Option("--raw", help="snapshot: the plain SKIP LOCKED loop as well.")]
+RawOption = Annotated[bool, typer.Option("--raw", help="snapshot: the raw loop (plain SKIP LOCKED) as well.")]
 ProfileOption = Annotated[
     Path | None, typer.Option("--profile", help="Write where the time goes (cProfile, top 25) to this file.")
 ]
@@ -35,7 +35,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def _command(names: list[str]) -> Any:
-    def run(
+    def run(  # noqa: PLR0917 - typer gives every option by name
         store: StoreOption = None,
         url: UrlOption = None,
         folder: FolderOption = None,
@@ -74,7 +74,9 @@ def show(report: Report) -> None:
     """Print a report for people."""
     console = Console()
     settings = ", ".join(f"{name} {value}" for name, value in report.settings.items())
-    table = Table("figure", "median", "min … max", "target", "", title=f"{report.scenario} on {report.store} ({settings})")
+    table = Table(
+        "figure", "median", "min … max", "target", "", title=f"{report.scenario} on {report.store} ({settings})"
+    )
     goals = {goal.figure: goal for goal in report.goals}
     for name, value in report.figures.items():
         spread = report.spread.get(name)

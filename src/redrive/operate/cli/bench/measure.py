@@ -40,6 +40,10 @@ class Setup:
     profile: Path | None = None
     say: Say = lambda _: None
 
+    def saying(self, scenario: str, turn: int) -> Say:
+        """Tell the progress within one repeat."""
+        return lambda what: self.say(f"{scenario} {turn + 1}/{self.repeat}: {what}")
+
 
 @dataclass(frozen=True, slots=True)
 class Goal:
@@ -65,20 +69,21 @@ class Report:
     goals: list[Goal] = field(default_factory=list)
     table: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    _values: dict[str, list[float]] = field(default_factory=dict)
 
     def put(self, name: str, values: Sequence[float]) -> None:
         """Take the median of the repeats as the figure and keep the spread beside it."""
         self.figures[name] = rounded(statistics.median(values))
-        self.spread[name] = {
-            "min": rounded(min(values)),
-            "median": rounded(statistics.median(values)),
-            "max": rounded(max(values)),
-        }
+        self.spread[name] = spread_of(values)
+        self._values[name] = list(values)
 
     def ratio(self, name: str, of: str, to: str) -> None:
-        """Divide two figures of this run."""
+        """Divide two figures of this run; the spread is that of each repeat by itself."""
         if self.figures.get(to):
             self.figures[name] = rounded(self.figures[of] / self.figures[to])
+        if len(self._values.get(of, ())) == len(self._values.get(to, ())) > 0:
+            pairs = zip(self._values[of], self._values[to], strict=True)
+            self.spread[name] = spread_of([one / other for one, other in pairs])
 
     def goal(self, figure: str, wanted: float, *, at_most: bool = False) -> None:
         if figure in self.figures:
@@ -141,7 +146,7 @@ def _commit() -> str | None:
     if not (ROOT / ".git").exists():
         return None
     try:
-        described = subprocess.run(
+        described = subprocess.run(  # noqa: S603 - nothing of it comes from outside
             ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+"],  # noqa: S607 - git of the PATH is meant
             capture_output=True, text=True, check=True, timeout=10,
         )  # fmt: skip
@@ -239,6 +244,12 @@ def rate_of(results: Sequence[dict[str, Any]], expected: int) -> float:
         raise BenchFailed(f"{count} events were processed instead of {expected}")
     span = max(result["ended"] for result in results) - min(result["began"] for result in results)
     return float(count / span)
+
+
+def spread_of(values: Sequence[float]) -> dict[str, float]:
+    """Tell the least, the middle and the most."""
+    found = {"min": min(values), "median": statistics.median(values), "max": max(values)}
+    return {name: rounded(value) for name, value in found.items()}
 
 
 def rounded(value: float) -> float:

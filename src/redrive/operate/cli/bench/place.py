@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -187,6 +187,34 @@ class PostgresPlace:
         finally:
             await connection.close()
         return {row[0]: row[1] for row in rows}
+
+
+@asynccontextmanager
+async def hold_snapshot(url: str, after: float) -> AsyncIterator[None]:
+    """Take a snapshot after so many seconds and keep it open, as a long report or a backup does."""
+
+    async def hold() -> None:
+        await asyncio.sleep(after)
+        if url.startswith("sqlite"):
+            with closing(sqlite3.connect(path_of(url), isolation_level=None)) as reader:
+                reader.execute("begin")
+                reader.execute("select count(*) from redrive_session").fetchone()
+                await asyncio.Event().wait()
+        connection = await _asyncpg().connect(url)
+        try:
+            await connection.execute("begin isolation level repeatable read")
+            await connection.execute("select count(*) from redrive.session")
+            await asyncio.Event().wait()
+        finally:
+            await connection.close()
+
+    holding = asyncio.create_task(hold())
+    try:
+        yield
+    finally:
+        holding.cancel()
+        with suppress(asyncio.CancelledError):
+            await holding
 
 
 @contextmanager

@@ -113,6 +113,25 @@ async def drain_sqlite(url: str, batch: int = BATCH) -> int:
     return total
 
 
+async def flow_sqlite(
+    url: str, handler: Callable[[Any], Awaitable[None]], over: Callable[[], bool], batch: int = BATCH
+) -> None:
+    """Claim and settle what flows in until told that it is over."""
+    connection = _sqlite(url)
+    done: list[tuple[int, int]] = []
+    while not over():
+        now = time.time_ns() // 1_000
+        connection.execute("begin immediate")
+        connection.executemany(_SQLITE_SETTLE, done)
+        rows = connection.execute(_SQLITE_CLAIM, (now, batch)).fetchall()
+        connection.execute("commit")
+        for row in rows:
+            await handler(json.loads(row[1]))
+        done = [(now, row[0]) for row in rows]
+        await asyncio.sleep(0 if done else 0.002)  # the one who watches needs a turn
+    connection.close()
+
+
 async def publish_postgres(url: str, number: int, text: str, batch: int) -> int:
     """Insert in batches, a transaction each; a batch of 1 is a plain single-row insert."""
     import asyncpg  # noqa: PLC0415 - an optional driver

@@ -128,6 +128,12 @@ create function redrive.iso(p_at timestamptz) returns text language sql immutabl
     select to_char(p_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
 $$;
 
+-- The time for what becomes due now, read after this transaction has its number. The claim's watermark relies on it:
+-- whoever reads the clock first and waits for a lock then would commit a row to the left of where claims look.
+create function redrive.moment(p_now timestamptz) returns timestamptz language sql volatile as $$
+    select case when pg_current_xact_id() is not null then coalesce(p_now, clock_timestamp()) end
+$$;
+
 -- A time-ordered id (version 7), for events that are published from SQL alone.
 create function redrive.uuid7() returns uuid language sql volatile as $$
     select encode(
@@ -183,19 +189,28 @@ create function redrive.publish(
     p_delay interval default interval '0', p_headers json default '{}', p_generation bigint default 0
 ) returns uuid language plpgsql as $$
 declare
-    v_id  uuid := redrive.uuid7();
-    v_now timestamptz := clock_timestamp();
+    v_id   uuid := redrive.uuid7();
+    v_now  timestamptz := redrive.moment(null);
+    v_live uuid;
 begin
-    insert into redrive.outbox as o (
-        id, type, source, target, subject, payload, headers, idempotency_key, retry_key, correlation_id, causation_id,
-        queue, priority, due_at, generation, created_at)
-    values (
-        v_id, p_type, p_source, coalesce(p_target, p_type), p_subject, p_payload, p_headers,
-        coalesce(p_idempotency_key, v_id::text), p_retry_key, p_correlation_id, p_causation_id,
-        p_queue, p_priority, v_now + greatest(p_delay, interval '0'), p_generation, v_now)
-    on conflict (target, retry_key) where retry_key is not null and status in ('pending', 'in_flight', 'blocked')
-        do update set retry_key = excluded.retry_key
-    returning o.id into v_id;
+    loop
+        insert into redrive.outbox as o (
+            id, type, source, target, subject, payload, headers, idempotency_key, retry_key, correlation_id, causation_id,
+            queue, priority, due_at, generation, created_at)
+        values (
+            v_id, p_type, p_source, coalesce(p_target, p_type), p_subject, p_payload, p_headers,
+            coalesce(p_idempotency_key, v_id::text), p_retry_key, p_correlation_id, p_causation_id,
+            p_queue, p_priority, v_now + greatest(p_delay, interval '0'), p_generation, v_now)
+        on conflict (target, retry_key) where retry_key is not null and status in ('pending', 'in_flight', 'blocked')
+            do nothing;
+        exit when found;
+        select o.id into v_live from redrive.outbox o
+        where o.target = coalesce(p_target, p_type) and o.retry_key = p_retry_key
+          and o.status in ('pending', 'in_flight', 'blocked');
+        if found then
+            return v_live;
+        end if;  -- it has ended since: try again
+    end loop;
     perform pg_notify('redrive', p_queue);
     return v_id;
 end $$;
@@ -206,7 +221,7 @@ create function redrive.replay(
 ) returns void language plpgsql as $$
 declare
     o       redrive.outbox%rowtype;
-    v_now   timestamptz := coalesce(p_now, clock_timestamp());
+    v_now   timestamptz := redrive.moment(p_now);
     v_cycle jsonb;
 begin
     if coalesce(trim(p_by), '') = '' then

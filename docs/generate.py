@@ -1,0 +1,395 @@
+"""Write the pages of docs/reference that follow from the code: run it after a change to what it reads.
+
+    python docs/generate.py            write
+    python docs/generate.py --check    say what is out of date, and end with 1
+
+`tests/docs/test_docs.py` runs the check. A column or an option without a sentence here is an error.
+"""
+# ruff: noqa: INP001 - a script, not a package
+
+import ast
+import inspect
+import re
+import sys
+import textwrap
+from dataclasses import is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import redrive
+from redrive import errors, testing
+from redrive.event import Event, Status
+from redrive.publish import Options
+from redrive.store.sql import migrations
+
+_LINE = 100  # what fits on a line of a code block
+FOLDER = Path(__file__).parent / "reference"
+HEAD = "<!-- Written by docs/generate.py; change the code it reads, then run it. -->\n"
+
+COLUMNS = {
+    "outbox.seq": "the row's place in the file (SQLite only; never shown)",
+    "outbox.id": "UUIDv7: ids sort by the time of the publish",
+    "outbox.type": "what happened: `order.paid`",
+    "outbox.source": "who published it; free text, `sql-direct` when it came through `redrive.publish`",
+    "outbox.target": "which handler this row is for; a type's first handler has the type as its target",
+    "outbox.subject": "on which resource: `order/7`",
+    "outbox.headers": "strings by name, passed on untouched",
+    "outbox.idempotency_key": "names the effect; all rows of one publish share it",
+    "outbox.retry_key": "at most one live event of a target has it; a second publish returns that one",
+    "outbox.correlation_id": "the conversation this event belongs to",
+    "outbox.causation_id": "the event that caused this one",
+    "outbox.ordering_key": "reserved for ordered delivery; not used yet",
+    "outbox.batch_id": "reserved for batches; not used yet",
+    "outbox.batch_group": "reserved for batches; not used yet",
+    "outbox.queue": "which workers take it",
+    "outbox.priority": "0 high, 1 normal, 2 low, 3 redriven; lower is claimed first",
+    "outbox.status": "see [states](states.md)",
+    "outbox.due_at": "not claimed before this; a retry is a later `due_at`",
+    "outbox.attempts": "attempts of this cycle, counted at the claim",
+    "outbox.lost_count": "how often a worker was lost while it held this event; not attempts",
+    "outbox.max_attempts": "what the policy allowed when an attempt last failed",
+    "outbox.fence": "number of the last claim; grows, and is never reset, not even by a replay",
+    "outbox.session_id": "the worker that holds it, or held it last",
+    "outbox.lease_until": "reserved for attempts with a time limit; not used yet",
+    "outbox.deadline_at": "reserved for an overall deadline; not used yet",
+    "outbox.generation": "the release this event belongs to",
+    "outbox.cycle": "how often it was replayed",
+    "outbox.blocked_on": "reserved for the dependency it waits for; not used yet",
+    "outbox.degraded": "reserved for running in a reduced mode; not used yet",
+    "outbox.first_failed_at": "first failure of this cycle",
+    "outbox.last_error": "what was raised, with the frames of your code; at most 8 KiB",
+    "outbox.error_class": "see [classify errors](../how-to/classify-errors.md)",
+    "outbox.error_type": "the exception's class, by its dotted name",
+    "outbox.safe_to_retry": "whether a further attempt can do harm",
+    "outbox.fingerprint": "the same for the same cause",
+    "outbox.failure_history": "earlier cycles, the newest 20; see `FailureCycle` in [Python API](python-api.md)",
+    "outbox.cancelled_by": "who called it off",
+    "outbox.cancel_reason": "and why",
+    "outbox.compensation": "reserved for undoing steps; not used yet",
+    "outbox.created_at": "when it was published",
+    "outbox.ended_at": "when it was delivered, failed or was cancelled",
+    "outbox.deleted_at": "when it was discarded; a discarded dead letter can be restored",
+    "outbox.payload": "JSON, as published",
+    "event_handled.target": "which handler had the effect",
+    "event_handled.idempotency_key": "of the event whose effect was committed",
+    "event_handled.event_id": "the event that had it",
+    "event_handled.handled_at": "when",
+    "session.id": "UUIDv7 of this run of the worker; also the name of its chain in the trail",
+    "session.name": "the worker's name, `host:pid` unless it was given one",
+    "session.host": "where it runs",
+    "session.pid": "its process there",
+    "session.queues": "what it takes",
+    "session.targets": "what it can handle",
+    "session.concurrency": "how many handlers at once",
+    "session.generation": "its release",
+    "session.started_at": "begin",
+    "session.seen_at": "last heartbeat",
+    "session.lease_until": "the lease of everything it holds: after this others may take its events",
+    "session.ended_at": "when it left, or was declared gone",
+    "trail.chain": "the writer: a worker's session id, or `operator`",
+    "trail.seq": "1, 2, 3 … without gaps in each chain",
+    "trail.at": "when",
+    "trail.event_id": "of which event; empty for what concerns several",
+    "trail.kind": "see [the trail](../explanation/the-trail.md)",
+    "trail.source": "the event's source",
+    "trail.actor": "who did it",
+    "trail.detail": "JSON, as text: exactly these characters are hashed",
+    "trail.hash": "SHA-256 over the entry and the hash before it",
+    "clock.one": "always 1: there is one row",
+    "clock.highest": "the latest time any process has written into this file (SQLite only)",
+    "schema_version.version": "number of the migration",
+    "schema_version.name": "its name",
+    "schema_version.applied_at": "when it ran",
+}
+
+OPTIONS = {
+    "subject": "the resource it is about: `order/7`",
+    "source": "who publishes; the app's `source` unless said",
+    "idempotency_key": "names the effect; the event's id unless said",
+    "retry_key": "while an event with this key is live, publishing again returns it",
+    "correlation_id": "the conversation; a follow-up published through `ctx` takes it over",
+    "causation_id": "the event that caused this one",
+    "headers": "at most 100, 16 KiB in all",
+    "queue": "which workers take it; `default` unless said",
+    "priority": "claimed before those of a higher number",
+    "delay": "not before this span has passed: `5m`",
+    "due_at": "not before this instant; with its time zone",
+    "generation": "the release it belongs to; the app's unless said",
+}
+
+TABLES = {
+    "outbox": "One row is one event for one target. The dead letters are `status = 'failed' and deleted_at is null`.",
+    "event_handled": "Effects that were committed. A duplicate or a replay finds its key here and does nothing.",
+    "session": "One row a worker process.",
+    "trail": "What happened; the database refuses to change or delete a row.",
+    "clock": "The highest time this file has seen, so that a clock set back runs nothing early.",
+    "schema_version": "Which migrations have run.",
+}
+
+_INTRODUCTION = """\
+On PostgreSQL everything is in the schema `redrive` (`redrive.outbox`); on SQLite the names begin with `redrive_`
+(`redrive_outbox`). The columns are the same. Instants are `timestamptz` on PostgreSQL and whole microseconds since
+1970 (UTC) on SQLite. `redrive migrate --sql` prints the statements themselves.
+
+You may read all of it. Write through `publish`, `outbox_replay` and `cancel`, or through the Python API and the command
+line: they leave the trail that a bare `update` does not.
+"""
+
+_TABLE = re.compile(r"create table (?:redrive[._])(\w+) \((.*?)\n\)", re.DOTALL)
+_ADDED = re.compile(r"alter table (?:redrive[._])(\w+)\s+add column (?:if not exists )?(\w+)\s+([^;]*);")
+_FUNCTION = re.compile(
+    r"((?:--[^\n]*\n)*)create (?:or replace )?function (redrive\.\w+)\((.*?)\)\s*returns (\w+)", re.DOTALL
+)
+_COMMENT = re.compile(r"--[^\n]*")
+PUBLIC_FUNCTIONS = ("publish", "outbox_replay", "cancel")
+
+
+def main() -> int:
+    """Write the pages, or compare them."""
+    pages = {"schema.md": schema(), "states.md": states(), "errors.md": error_list(), "python-api.md": python_api()}
+    if "--check" not in sys.argv:
+        FOLDER.mkdir(exist_ok=True)
+        for name, text in pages.items():
+            (FOLDER / name).write_text(text, encoding="utf-8")
+        return 0
+    old = [name for name, text in pages.items() if not _is(FOLDER / name, text)]
+    for name in old:
+        print(f"docs/reference/{name} is out of date: run `python docs/generate.py`")  # noqa: T201 - a command prints
+    return int(bool(old))
+
+
+def _is(path: Path, text: str) -> bool:
+    return path.exists() and path.read_text(encoding="utf-8") == text
+
+
+# --- schema ---
+
+
+def schema() -> str:
+    """Write the tables and functions from the migrations."""
+    postgres, sqlite = columns("postgres"), columns("sqlite")
+    parts = [
+        "# Schema\n",
+        HEAD,
+        _INTRODUCTION,
+    ]
+    for table, about in TABLES.items():
+        here, there = postgres.pop(table, {}), sqlite.pop(table)
+        parts += [f"## {table}\n", f"{about}\n", "| column | PostgreSQL | SQLite | |", "|---|---|---|---|"]
+        for name in {**here, **there}:
+            kinds = [f"`{kind}`" if kind else "" for kind in (here.get(name), there.get(name))]
+            parts.append(f"| `{name}` | {kinds[0]} | {kinds[1]} | {COLUMNS[f'{table}.{name}']} |")
+        parts.append("")
+    if postgres or sqlite:
+        message = f"say in TABLES what these are: {sorted({*postgres, *sqlite})}"
+        raise SystemExit(message)
+    return "\n".join((*parts, functions())) + _DEAD_LETTERS
+
+
+_DEAD_LETTERS = """
+## dead_letters
+
+The view `redrive.dead_letters` (on SQLite `redrive_dead_letters`) shows the quarantine: what failed and was not
+discarded, with the first 200 characters of the error. See the [runbook](../runbooks/dead-letters.md).
+"""
+
+
+def columns(store: str) -> dict[str, dict[str, str]]:
+    """Read the columns of each table, in order, with their types."""
+    found: dict[str, dict[str, str]] = {}
+    for _version, _name, text in migrations(store):
+        for table, body in _TABLE.findall(text):
+            lines = (line.strip() for line in _COMMENT.sub("", body).splitlines())
+            named = (re.match(r"(\w+)\s+(\w+(?:\[\])?)", line) for line in lines)
+            found[table] = {m[1]: m[2] for m in named if m and m[1] not in ("primary", "check", "unique")}
+        for table, name, kind in _ADDED.findall(text):
+            found[table][name] = kind.split()[0]
+    return found
+
+
+def functions() -> str:
+    """Write the SQL functions people may call."""
+    parts = ["## Functions (PostgreSQL)\n"]
+    latest: dict[str, tuple[str, str, str]] = {}
+    for _version, _name, text in migrations("postgres"):
+        for comment, name, arguments, returns in _FUNCTION.findall(text):
+            latest[name] = (comment or latest.get(name, ("", "", ""))[0], arguments, returns)
+    for name in PUBLIC_FUNCTIONS:
+        comment, arguments, returns = latest[f"redrive.{name}"]
+        words = [" ".join(argument.split()) for argument in arguments.split(",")]
+        about = " ".join(line.removeprefix("--").strip() for line in comment.splitlines())
+        parts += ["```text", f"redrive.{name}(", *(f"    {word}," for word in words[:-1]), f"    {words[-1]}"]
+        parts += [f") returns {returns}", "```\n", f"{about or _ABOUT[name]}\n"]
+    return "\n".join(parts)
+
+
+_ABOUT = {
+    "outbox_replay": "Send a dead letter round again, in place, with the same effect and the same trail as from "
+    "Python. `p_new_generation` null keeps the event's generation; `p_replayed_by` is your name."
+}
+
+
+# --- states ---
+
+
+def states() -> str:
+    """Write who leaves each status."""
+    parts = [
+        "# States\n",
+        HEAD,
+        "An event is in one of these; how it moves between them is told in [the walk](../explanation/the-walk.md).\n",
+        "| status | meaning, and who leaves it |",
+        "|---|---|",
+    ]
+    told = _member_docs(Status)
+    parts += [f"| `{status.value}` | {' '.join(told[status.name].split()).replace('``', '`')} |" for status in Status]
+    parts.append(
+        "\nA dead letter is `failed` with an empty `deleted_at`; a discarded one is `failed` with the time at which it "
+        "was discarded. A retry is not a state: it is `pending` with a later `due_at`. `blocked` is reserved for "
+        "dependencies and ordering keys; nothing moves an event there yet.\n"
+    )
+    return "\n".join(parts)
+
+
+def _member_docs(kind: type) -> dict[str, str]:
+    """Read the strings under the members of an enum."""
+    body = ast.parse(inspect.getsource(kind)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    docs = {}
+    for line, following in zip(body.body, body.body[1:], strict=False):
+        if isinstance(line, ast.Assign) and isinstance(following, ast.Expr):
+            name, text = line.targets[0], following.value
+            assert isinstance(name, ast.Name)
+            assert isinstance(text, ast.Constant)
+            docs[name.id] = str(text.value)
+    return docs
+
+
+# --- errors ---
+
+
+def error_list() -> str:
+    """Write the errors in the order of their module."""
+    parts = [
+        "# Errors\n",
+        HEAD,
+        "All are subclasses of `redrive.RedriveError`. Those not exported by `redrive` are in `redrive.errors`.\n",
+        "| error | is a | |",
+        "|---|---|---|",
+    ]
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        bases = " ".join(f"`{base.__name__}`" for base in kind.__bases__ if base.__name__[0] != "_")
+        parts.append(f"| `{name}` | {bases or '`HandlerError`'} | {_said(kind)} |")
+    return "\n".join(parts) + "\n"
+
+
+def _said(thing: object) -> str:
+    return " ".join((inspect.getdoc(thing) or "").split()).replace("``", "`")
+
+
+# --- Python API ---
+
+
+def python_api() -> str:
+    """Write everything that is exported, in the order of ``__all__``."""
+    parts = ["# Python API\n", HEAD]
+    parts.append("Everything here is imported from `redrive`; `Harness` and its kin from `redrive.testing`.\n")
+    for name in redrive.__all__:
+        parts += _entry(name, getattr(redrive, name))
+    parts.append("# redrive.testing\n")
+    for name in testing.__all__:
+        parts += _entry(name, getattr(testing, name))
+    return re.sub("\n{3,}", "\n\n", "\n".join(parts)).rstrip() + "\n"
+
+
+def _entry(name: str, thing: type) -> list[str]:
+    if issubclass(thing, errors.RedriveError):
+        return [f"## {name}\n", f"{_said(thing)} See [errors](errors.md).\n"]
+    parts = [f"## {name}\n", f"{_paragraphs(thing)}\n"]
+    if is_dataclass(thing) and thing is not redrive.RetryPolicy:
+        parts += [_field_table(thing)] if thing is not Event else ["The columns of [outbox](schema.md), and:\n"]
+    elif issubclass(thing, Enum):
+        parts.append(", ".join(f"`{member.name}` ({member.value})" for member in thing) + "\n")
+        return parts
+    elif "__init__" in vars(thing) and name not in ("Worker", "Context", "Work"):
+        own = "" if thing.__init__.__doc__ is None else _paragraphs(thing.__init__)
+        parts += [_code(f"{name}{_signature(thing.__init__)}"), f"{own}\n"]
+    for member, value in vars(thing).items():
+        if not member.startswith("_"):
+            parts += _member(member, value)
+    parts.append("")
+    return parts + (_options() if name == "Redrive" else [])
+
+
+def _options() -> list[str]:
+    """List what every publish takes beside type and payload."""
+    body = ast.parse(inspect.getsource(Options)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    named = [line for line in body.body if isinstance(line, ast.AnnAssign)]
+    lines = [f"- `{ast.unparse(line)}`: {OPTIONS[ast.unparse(line.target)]}" for line in named]
+    return ["### Options of a publish\n", *lines, ""]
+
+
+def _member(name: str, value: object) -> list[str]:
+    if isinstance(value, property):
+        return [f"- `{name}: {_returns(value.fget)}`" + (f": {_said(value)}" if value.__doc__ else "")]
+    wrapped = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+    if not inspect.isfunction(wrapped):
+        return []
+    word = "await " if inspect.iscoroutinefunction(wrapped) else ""
+    kind = "classmethod " if isinstance(value, classmethod) else ""
+    return ["", _code(f"{kind}{word}{name}{_signature(wrapped)}"), f"{_paragraphs(wrapped)}\n"]
+
+
+def _signature(function: Any) -> str:
+    """Write the parameters as the source does: the same on every version of Python."""
+    given = _definition(function).args
+    places = given.posonlyargs + given.args
+    defaults: list[ast.expr | None] = [None] * (len(places) - len(given.defaults))
+    kept = [_parameter(*pair) for pair in zip(places, [*defaults, *given.defaults], strict=True)]
+    if given.vararg or given.kwonlyargs:
+        kept.append(f"*{_parameter(given.vararg)}" if given.vararg else "*")
+    kept += [_parameter(*pair) for pair in zip(given.kwonlyargs, given.kw_defaults, strict=True)]
+    kept += [f"**{given.kwarg.arg}"] if given.kwarg else []
+    returns = _returns(function)
+    tail = "" if returns == "None" else f" -> {returns}"
+    kept = [each for each in kept if each not in ("self", "cls")]
+    flat = f"({', '.join(kept)}){tail}"
+    return flat if len(flat) <= _LINE else "(\n" + "".join(f"    {each},\n" for each in kept) + f"){tail}"
+
+
+def _definition(function: Any) -> ast.FunctionDef | ast.AsyncFunctionDef:
+    found = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    assert isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef)
+    return found
+
+
+def _returns(function: Any) -> str:
+    returns = _definition(function).returns
+    return ast.unparse(returns).strip("'") if returns else "None"
+
+
+def _parameter(given: ast.arg, default: ast.expr | None = None) -> str:
+    kind = f": {ast.unparse(given.annotation)}" if given.annotation else ""
+    return given.arg + kind + (f" = {ast.unparse(default)}" if default else "")
+
+
+def _field_table(thing: type) -> str:
+    body = ast.parse(inspect.getsource(thing)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    lines = [f"- `{ast.unparse(line)}`" for line in body.body if isinstance(line, ast.AnnAssign)]
+    return "\n".join(lines) + "\n"
+
+
+def _paragraphs(thing: object) -> str:
+    return (inspect.getdoc(thing) or "").replace("``", "`")
+
+
+def _code(text: str) -> str:
+    return f"```text\n{text}\n```\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

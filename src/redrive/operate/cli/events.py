@@ -1,0 +1,123 @@
+"""`redrive events`: find, look at and call off single events."""
+
+from typing import Annotated
+
+import typer
+
+from redrive.event import Event, Status
+from redrive.operate import views
+from redrive.operate.cli import show
+from redrive.operate.cli.acts import act_and_tell
+from redrive.operate.cli.outcome import NothingMatched
+from redrive.operate.cli.shared import (
+    ByOption,
+    IdsArgument,
+    Output,
+    OutputOption,
+    ReasonOption,
+    UrlOption,
+    existing,
+    run,
+    url_from,
+)
+from redrive.store.base import EventFilter
+
+app = typer.Typer(help="Find events, see one whole, read its story, call it off.", no_args_is_help=True)
+
+TypeOption = Annotated[str | None, typer.Option("--type", "-t", help="Of this type; order.* for a family.")]
+LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="At most so many, newest first.")]
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id, or a unique beginning of it.")]
+
+
+@app.command("ls")
+def ls(
+    ctx: typer.Context,
+    status: Annotated[Status | None, typer.Option("--status", "-s", help="In this status.")] = None,
+    type_: TypeOption = None,
+    target: Annotated[str | None, typer.Option("--target", help="For this handler.")] = None,
+    retry_key: Annotated[str | None, typer.Option("--retry-key", help="With this retry key.")] = None,
+    correlation: Annotated[str | None, typer.Option("--correlation", help="Of this conversation.")] = None,
+    limit: LimitOption = 50,
+    output: OutputOption = Output.TABLE,
+    url: UrlOption = None,
+) -> None:
+    """List events, newest first."""
+    wanted = EventFilter(status=status, type=type_, target=target, retry_key=retry_key, correlation_id=correlation)
+    run(_list(url_from(ctx, url), wanted, limit, output, filtered=wanted != EventFilter()))
+
+
+async def _list(url: str, wanted: EventFilter, limit: int, output: Output, *, filtered: bool) -> None:
+    async with existing(url) as app_:
+        events = [event async for event in views.pages(app_, wanted, limit)]
+        now = app_.clock.now()
+    tell_list(events, output, "events", lambda shown: show.events_table(shown, now), filtered=filtered, limit=limit)
+
+
+def tell_list(
+    events: list[Event],
+    output: Output,
+    noun: str,
+    draw: "show.Draw",
+    *,
+    filtered: bool,
+    limit: int,
+) -> None:
+    """Print a list of events; say when it is empty, and when there may be more."""
+    if events or output is not Output.TABLE:
+        show.listing(events, output, lambda event: event.to_json(), draw)
+    if not events and filtered:
+        raise NothingMatched(f"no {noun} match")
+    if output is Output.TABLE and not events:
+        show.put_line(f"No {noun}.")
+    if output is Output.TABLE and len(events) == limit:
+        show.hint(f"The newest {limit:,} are shown; --limit shows more.")
+
+
+@app.command("show")
+def show_one(
+    ctx: typer.Context, event_id: IdArgument, output: OutputOption = Output.TABLE, url: UrlOption = None
+) -> None:
+    """Show one event: where it stands, what it carries, how it failed."""
+    run(tell_event(url_from(ctx, url), event_id, output))
+
+
+async def tell_event(url: str, text: str, output: Output) -> None:
+    """Print one event."""
+    async with existing(url) as app_:
+        event = await views.find(app_, text)
+        now = app_.clock.now()
+    show.single(event, output, lambda each: each.to_json(), lambda each: show.event_sheet(each, now))
+
+
+@app.command("timeline")
+def timeline(
+    ctx: typer.Context, event_id: IdArgument, output: OutputOption = Output.TABLE, url: UrlOption = None
+) -> None:
+    """Tell the story of one event: attempts, waits, dead letter, replays, the end."""
+    run(_timeline(url_from(ctx, url), event_id, output))
+
+
+async def _timeline(url: str, text: str, output: Output) -> None:
+    async with existing(url) as app_:
+        story = await views.timeline(app_, await views.find(app_, text))
+        now = app_.clock.now()
+    if output is Output.TABLE:
+        show.put(show.timeline_story(story, now))
+    elif output is Output.JSON:
+        told = {"event": story.event.to_json(), "steps": [step.to_json() for step in story.steps]}
+        print(show.json_text(told, indent=2))
+    else:
+        show.listing(story.steps, output, lambda step: step.to_json(), lambda _: "")
+
+
+@app.command("cancel")
+def cancel(
+    ctx: typer.Context,
+    ids: IdsArgument,
+    reason: ReasonOption = None,
+    by: ByOption = None,
+    output: OutputOption = Output.TABLE,
+    url: UrlOption = None,
+) -> None:
+    """Call off events that have not ended; a running attempt can then settle nothing."""
+    act_and_tell(url_from(ctx, url), "cancel", ids, by=by, reason=reason, output=output)

@@ -1,0 +1,120 @@
+"""How a command ends: its exit code, and the one place where an error becomes a sentence.
+
+What we foresaw is said in one sentence on standard error. What we did not is said in one line with its type; the
+traceback is for those who ask for it with REDRIVE_DEBUG=1.
+"""
+
+import os
+import sys
+from contextlib import suppress
+from enum import IntEnum
+from typing import Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from redrive.errors import EventNotFound, PayloadRefused, RedriveError, Refused
+from redrive.operate.cli.text import clean, one_line
+from redrive.operate.views import Ambiguous
+
+INTERRUPTED: Final = 130
+BROKEN_PIPE: Final = 141  # what a shell reports for a program that SIGPIPE ended
+
+
+_ORDER: Final = (
+    "demo", "init", "migrate", "doctor", "up", "worker", "publish", "events", "dlq", "replay", "audit", "purge",
+)  # fmt: skip
+
+
+class Code(IntEnum):
+    """What the exit code says."""
+
+    DONE = 0
+    ERROR = 1
+    USAGE = 2
+    NOTHING = 3
+    REFUSED = 4
+    HALTED = 5
+
+
+class BadInput(RedriveError):
+    """An argument cannot be meant like this."""
+
+
+class NothingMatched(RedriveError):
+    """There was something to look for, and it is not there."""
+
+
+def code_of(error: RedriveError) -> Code:
+    """Choose the exit code of an error."""
+    if isinstance(error, BadInput | Ambiguous):
+        return Code.USAGE
+    if isinstance(error, NothingMatched | EventNotFound):
+        return Code.NOTHING
+    if isinstance(error, Refused | PayloadRefused):
+        return Code.REFUSED
+    return Code.ERROR
+
+
+def say(sentence: str) -> None:
+    """Tell the person at the terminal something that is not part of the result."""
+    print(clean(sentence), file=sys.stderr)
+
+
+class Commands(TyperGroup):
+    """The root of all commands: whatever they raise ends here."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """List them in the order in which one needs them; commands and groups alike."""
+        names = super().list_commands(ctx)
+        return sorted(names, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; leave with its code."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            _close_the_pipe()
+            raise typer.Exit(BROKEN_PIPE) from None
+        except Exception as error:
+            # An Abort, an Exit or a complaint of the parser knows its own way out.
+            if isinstance(error, typer.Abort) or hasattr(error, "exit_code") or _debugging():
+                raise
+            raise typer.Exit(_told(error)) from None
+        return result
+
+
+def _told(error: Exception) -> Code:
+    """Say what went wrong in one line."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, RedriveError):
+        say(f"redrive: {error}")
+        _list_candidates(error)
+        return code_of(error)
+    say(
+        f"redrive: unexpected {type(error).__name__}: {one_line(str(error), 300)} "
+        "(run again with REDRIVE_DEBUG=1 for the traceback)"
+    )
+    return Code.ERROR
+
+
+def _debugging() -> bool:
+    return os.environ.get("REDRIVE_DEBUG", "") not in ("", "0")
+
+
+def _list_candidates(error: RedriveError) -> None:
+    if isinstance(error, Ambiguous):
+        for event in error.candidates:
+            say(f"  {event.id}  {event.type}  {event.status}")
+
+
+def _close_the_pipe() -> None:
+    """Have the interpreter's last flush go nowhere: the reader has left."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

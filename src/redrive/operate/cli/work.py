@@ -1,0 +1,330 @@
+"""`redrive worker` and `redrive up`: run handlers until told to stop.
+
+The first SIGINT or SIGTERM stops claiming and lets running handlers finish; the second hands everything back at once.
+With several processes a parent starts them, passes signals on, starts one anew that crashed, and ends with the last.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import typer
+from rich.live import Live
+from rich.text import Text
+
+from redrive.app import Redrive
+from redrive.clock import SystemClock
+from redrive.errors import ConfigurationError, StoreUnavailable
+from redrive.logs import log
+from redrive.operate.cli import show
+from redrive.operate.cli.outcome import INTERRUPTED, BadInput, Code, say
+from redrive.operate.cli.shared import AppArgument, Settings, load_app, log_to_stderr, run, seconds_from, shown
+from redrive.operate.cli.text import number, plural
+from redrive.operate.views import overview
+from redrive.worker import Worker
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_MOST_PROCESSES: Final = 256
+_FIRST_PAUSE: Final = 0.5
+_LONGEST_PAUSE: Final = 30.0
+_STEADY_SECONDS: Final = 60.0  # a child that lived so long starts again without a pause
+_HANDLER_THREAD: Final = "redrive-handler"
+_SAME_SIGNAL: Final = 0.3
+_IDLE_SECONDS: Final = 0.2  # an idle thread of the pool ends by itself within this
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How to work."""
+
+    app: str
+    concurrency: int
+    queues: tuple[str, ...]
+    grace: str
+    drain: bool
+
+
+ConcurrencyOption = Annotated[int, typer.Option("--concurrency", "-c", min=1, max=10_000, help="Handlers at once.")]
+QueueOption = Annotated[list[str] | None, typer.Option("--queue", "-q", help="Only these queues; may be repeated.")]
+GraceOption = Annotated[str, typer.Option("--grace", metavar="SPAN", help="How long handlers may finish on stop.")]
+
+
+def worker(
+    ctx: typer.Context,
+    app: AppArgument,
+    processes: Annotated[
+        int, typer.Option("--processes", "-p", min=1, max=_MOST_PROCESSES, help="So many, watched by this one.")
+    ] = 1,
+    concurrency: ConcurrencyOption = 100,
+    queue: QueueOption = None,
+    drain: Annotated[bool, typer.Option("--drain", help="Run everything that is due, then end.")] = False,
+    grace: GraceOption = "30s",
+    parent: Annotated[int | None, typer.Option("--parent", hidden=True)] = None,
+) -> None:
+    """Run handlers. Ctrl-C lets them finish; a second one hands everything back at once."""
+    seconds_from(grace, "--grace")
+    wanted = Wanted(app, concurrency, tuple(queue or ("default",)), grace, drain)
+    log_to_stderr("info")
+    loaded = _loaded(ctx, app)
+    _leave(run(_Parent(wanted, loaded, processes).run() if processes > 1 else _work(loaded, wanted, parent=parent)))
+
+
+def up(
+    ctx: typer.Context,
+    app: AppArgument,
+    concurrency: ConcurrencyOption = 100,
+    queue: QueueOption = None,
+    grace: GraceOption = "30s",
+) -> None:
+    """Bring everything up in one terminal: tables, a worker, and a line that says how it goes."""
+    seconds_from(grace, "--grace")
+    wanted = Wanted(app, concurrency, tuple(queue or ("default",)), grace, drain=False)
+    log_to_stderr("warning" if sys.stderr.isatty() else "info")  # on a terminal the status line says the rest
+    loaded = _loaded(ctx, app)
+    _leave(run(_up(loaded, wanted)))
+
+
+def _loaded(ctx: typer.Context, name: str) -> Redrive:
+    settings = ctx.find_object(Settings) or Settings()
+    app = load_app(name)
+    if settings.url and settings.url not in (app.url, os.environ.get("REDRIVE_URL")):
+        raise BadInput(f"{name} names its own database ({shown(app.url)}): leave --url out, or read REDRIVE_URL there")
+    if not app.handlers:
+        raise ConfigurationError(f"{name} has no handlers: register one with @{name.partition(':')[2]}.handler('…')")
+    return app
+
+
+def _leave(code: int) -> None:
+    """End now, even if a handler in a thread does not: its event was handed back."""
+    threads = [each for each in threading.enumerate() if each.name.startswith(_HANDLER_THREAD)]
+    for each in threads:
+        each.join(_IDLE_SECONDS)
+    if any(each.is_alive() for each in threads):
+        log.warning("handlers in threads do not end, leaving them behind", threads=len(threads))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    if code:
+        raise typer.Exit(code)
+
+
+# --- one process ---
+
+
+async def _work(app: Redrive, wanted: Wanted, *, parent: int | None = None) -> int:
+    async with app:
+        working = app.worker(concurrency=wanted.concurrency, queues=wanted.queues, drain=wanted.grace)
+        if wanted.drain:
+            return await _drained(working)
+        return await _until_told(working, parent)
+
+
+async def _drained(working: Worker) -> int:
+    """Run what is due. A signal ends it at once; what was claimed goes back by its session's end."""
+    task = asyncio.create_task(working.drain())
+
+    def give_up(_count: int) -> None:
+        task.cancel()
+
+    with _on_signals(give_up):
+        try:
+            tally = await task
+        except asyncio.CancelledError:
+            return INTERRUPTED
+    log.info("drained", delivered=tally.delivered, retried=tally.retried, dead_lettered=tally.dead_lettered)
+    return Code.DONE
+
+
+async def _until_told(working: Worker, parent: int | None = None) -> int:
+    halted = False
+
+    def on_signal(count: int) -> None:
+        nonlocal halted
+        if count == 1:
+            log.info("stopping: running handlers may finish, a second signal ends them", worker=working.name)
+            working.stop()
+        else:
+            halted = True
+            log.warning("stopping at once: what is running is handed back", worker=working.name)
+            working.stop(at_once=True)
+
+    with _on_signals(on_signal):
+        async with _orphan_watch(parent, working.stop):
+            await working.run()
+    return Code.HALTED if halted else Code.DONE
+
+
+@contextmanager
+def _on_signals(act: Callable[[int], None]) -> Iterator[None]:
+    """Call ``act`` with the number of signals so far. Some senders send one twice; that is no second wish."""
+    loop = asyncio.get_running_loop()
+    count, heard_at = 0, 0.0
+
+    def heard() -> None:
+        nonlocal count, heard_at
+        now = loop.time()
+        if count == 0 or now - heard_at > _SAME_SIGNAL:
+            count, heard_at = count + 1, now
+            act(count)
+
+    for each in _SIGNALS:
+        loop.add_signal_handler(each, heard)
+    try:
+        yield
+    finally:
+        for each in _SIGNALS:
+            loop.remove_signal_handler(each)
+
+
+@asynccontextmanager
+async def _orphan_watch(parent: int | None, stop: Callable[[], None]) -> AsyncIterator[None]:
+    """Stop when the parent is gone: nobody else would tell us to."""
+    clock = SystemClock()
+
+    async def watch() -> None:
+        while os.getppid() == parent:
+            await clock.sleep(1.0)
+        log.warning("the parent process is gone: stopping")
+        stop()
+
+    async with _while_running(watch() if parent is not None else None):
+        yield
+
+
+@asynccontextmanager
+async def _while_running(beside: Any) -> AsyncIterator[None]:
+    task = None if beside is None else asyncio.create_task(beside)
+    try:
+        yield
+    finally:
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+# --- several processes ---
+
+
+class _Parent:
+    """Starts children, keeps them running, ends with the last of them."""
+
+    def __init__(self, wanted: Wanted, app: Redrive, processes: int) -> None:
+        self._wanted = wanted
+        self._app = app
+        self._processes = processes
+        self._clock = SystemClock()
+        self._children: dict[int, asyncio.subprocess.Process] = {}
+        self._stopping = asyncio.Event()
+        self._signals = 0
+
+    async def run(self) -> int:
+        async with self._app:  # an app that cannot be opened is said once, before any child
+            pass
+        log.info("starting processes", processes=self._processes, app=self._wanted.app)
+        with _on_signals(self._pass_on):
+            codes = await asyncio.gather(*(self._keep(place) for place in range(self._processes)))
+        log.info("all processes have ended")
+        return Code.HALTED if self._signals > 1 else max((abs(code) for code in codes), default=0)
+
+    def _pass_on(self, count: int) -> None:
+        self._signals = count
+        if count == 1:
+            log.info("stopping all processes; a second signal ends their handlers")
+        self._stopping.set()
+        for child in self._children.values():
+            with suppress(ProcessLookupError):
+                child.send_signal(signal.SIGTERM)
+
+    async def _keep(self, place: int) -> int:
+        """Keep one child running until it has ended in good order."""
+        pause = _FIRST_PAUSE
+        while True:
+            began = self._clock.monotonic()
+            child = await self._start()
+            self._children[place] = child
+            if self._stopping.is_set():  # a signal came while it was being started
+                with suppress(ProcessLookupError):
+                    child.send_signal(signal.SIGTERM)
+            code = await child.wait()
+            self._children.pop(place, None)
+            if self._stopping.is_set() or code == 0:
+                return code if code > 0 and code not in (Code.HALTED, INTERRUPTED) else 0
+            if self._clock.monotonic() - began > _STEADY_SECONDS:
+                pause = _FIRST_PAUSE
+            log.error("a worker process ended, starting it anew", pid=child.pid, code=code, pause_seconds=pause)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._stopping.wait()
+                return 0
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        wanted = self._wanted
+        command = [sys.executable, "-m", "redrive.operate.cli", "worker", wanted.app, "--parent", str(os.getpid())]
+        command += ["--concurrency", str(wanted.concurrency), "--grace", wanted.grace]
+        command += [word for queue in wanted.queues for word in ("--queue", queue)]
+        command += ["--drain"] if wanted.drain else []
+        # A session of its own: Ctrl-C at the terminal is for the parent alone, which passes it on once.
+        return await asyncio.create_subprocess_exec(*command, start_new_session=True, stdin=asyncio.subprocess.DEVNULL)
+
+
+# --- up ---
+
+
+async def _up(app: Redrive, wanted: Wanted) -> int:
+    await app.store.open()
+    try:
+        for name in await app.store.migrate():
+            say(f"✓ {name} applied to {shown(app.url)}")
+    except BaseException:
+        await app.store.close()
+        raise
+    async with app:
+        working = app.worker(concurrency=wanted.concurrency, queues=wanted.queues, drain=wanted.grace)
+        targets = ", ".join(sorted(app.handlers))
+        say(f"✓ {plural(len(app.handlers), 'handler')} at work on {shown(app.url)}: {targets}")
+        say("  Ctrl-C stops; `redrive events ls` in another terminal shows what happens.")
+        async with _status_line(app, working):
+            code = await _until_told(working)
+    say(f"✓ stopped: {plural(working.tally.delivered, 'event')} delivered")
+    return code
+
+
+@asynccontextmanager
+async def _status_line(app: Redrive, working: Worker) -> AsyncIterator[None]:
+    if not sys.stderr.isatty():
+        yield
+        return
+    clock = SystemClock()
+    with Live(console=show.console(stderr=True), refresh_per_second=4, transient=True) as live:
+
+        async def refresh() -> None:
+            while True:
+                with suppress(StoreUnavailable):
+                    live.update(_line(await overview(app), working))
+                await clock.sleep(0.5)
+
+        async with _while_running(refresh()):
+            yield
+
+
+def _line(found: dict[str, Any], working: Worker) -> Text:
+    tally = working.tally
+    line = Text("● ", style="green")
+    for count, noun, style in (
+        (tally.delivered, "delivered", "green"),
+        (tally.retried, "retried", "yellow"),
+        (found["in_flight"], "in flight", "cyan"),
+        (found["pending"], "waiting", ""),
+        (found["failed"], "dead letters", "red"),
+    ):
+        line.append(number(int(count)), style=f"bold {style}" if count else "dim")
+        line.append(f" {noun}   ", style="" if count else "dim")
+    return line

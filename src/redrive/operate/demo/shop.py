@@ -1,0 +1,103 @@
+"""The shop: what a user of redrive would write. Three kinds of events, one dependency, one bug and its correction."""
+
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, BeforeValidator
+
+from redrive.app import Redrive
+from redrive.context import Context
+from redrive.errors import DependencyUnavailable, Rejected
+from redrive.policy import RetryPolicy
+
+TABLES: Final = (
+    "create table shop_order (id integer primary key, customer text not null, total text not null)",
+    # No unique key on purpose: if anything happened twice, two rows would show it.
+    "create table shop_effect (what text not null, key text not null, order_id integer not null)",
+)
+NOWHERE: Final = "Atlantis"
+
+
+@dataclass(slots=True)
+class World:
+    """What the shop cannot change."""
+
+    carrier_answers: bool = True
+    seconds_per_call: float = 0.02
+
+
+class Order(BaseModel):
+    """An order that was paid."""
+
+    id: int
+    customer: str
+    city: str
+    total: Decimal
+
+
+class Payment(BaseModel):
+    """A payment, as the payment provider tells us, sometimes twice."""
+
+    order: int
+    amount: Decimal
+
+
+class Invoice(BaseModel):
+    """What an invoice needs: as release 1 understands it."""
+
+    order: int
+    amount: Decimal
+
+
+def _comma_or_point(amount: Any) -> Any:
+    if isinstance(amount, str) and "," in amount:
+        return amount.replace(".", "").replace(",", ".")
+    return amount
+
+
+class AnyInvoice(BaseModel):
+    """As release 2 understands it: 1.250,00 is a number in many countries."""
+
+    order: int
+    amount: Annotated[Decimal, BeforeValidator(_comma_or_point)]
+
+
+def shop(url: str, world: World, *, release: int, pace: float) -> Redrive:
+    """Make the shop's app. ``pace`` stretches its waits, so that a longer demo shows the same."""
+    waits = RetryPolicy(max_attempts=12, base_delay=0.3 * pace, max_delay=2.4 * pace, jitter=0.2)
+    app = Redrive(url, source="shop", retry=waits, generation=release)
+
+    @app.handler("order.paid")
+    async def ship(order: Order, ctx: Context) -> None:
+        await app.clock.sleep(world.seconds_per_call * pace)
+        if order.city == NOWHERE:
+            raise Rejected(f"the carrier does not deliver to {order.city}")
+        if not world.carrier_answers:
+            raise DependencyUnavailable("carrier", "503 Service Unavailable")
+        await _once(ctx, "shipment", order.id)
+
+    @app.handler("payment.captured")
+    async def send_receipt(payment: Payment, ctx: Context) -> None:
+        await _once(ctx, "receipt", payment.order)
+
+    if release == 1:
+
+        @app.handler("invoice.requested")
+        async def invoice(wanted: Invoice, ctx: Context) -> None:
+            await _once(ctx, "invoice", wanted.order)
+    else:
+
+        @app.handler("invoice.requested")
+        async def any_invoice(wanted: AnyInvoice, ctx: Context) -> None:
+            await _once(ctx, "invoice", wanted.order)
+
+    return app
+
+
+async def _once(ctx: Context, what: str, order_id: int) -> None:
+    """Have the effect: in the same commit as its idempotency key and the event's end."""
+    async with ctx.transaction() as tx:
+        await tx.execute(
+            "insert into shop_effect (what, key, order_id) values (?, ?, ?)", what, ctx.idempotency_key, order_id
+        )

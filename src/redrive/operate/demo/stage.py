@@ -1,0 +1,363 @@
+"""The stage: lets things happen to the shop, and asks the store what came of them."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from redrive.event import LIVE, Event, NewEvent, Status, TrailEntry
+from redrive.instant import EPOCH
+from redrive.operate import views
+from redrive.operate.demo.shop import NOWHERE, TABLES, World, shop
+from redrive.store.base import EventFilter
+from redrive.worker import Worker
+
+SECONDS: Final = 25.0
+OPERATOR: Final = "demo:operator"
+REASON: Final = "release 2 reads amounts with a comma"
+
+_ORDERS: Final = 48
+_FIRST_ORDER: Final = 1001
+_CUSTOMERS: Final = ("Ada", "Ben", "Chloé", "Dmitri", "Eva", "Farid", "Grete", "Hiro")
+_CITIES: Final = ("Bern", "Lyon", "Oslo", "Porto", "Gdańsk", "Graz", "Cork", "Turin")
+_TO_NOWHERE: Final = 9  # which order goes where no carrier goes
+_POISONED: Final = (12, 20, 28)  # whose invoice has an amount that release 1 cannot read
+_ROLLED_BACK: Final = (15, 30)  # which customers leave the till in the middle
+_LOOK_SECONDS: Final = 0.2
+_FEED: Final = 200
+# When things happen, as parts of the whole.
+_CARRIER_FAILS, _CARRIER_BACK, _RELEASE, _REPLAY, _LAST_ORDER = 0.20, 0.46, 0.62, 0.70, 0.78
+_PATIENCE_SECONDS: Final = 10.0
+
+
+class _LeftTheTill(Exception):
+    """The customer's own transaction fails: the order and its events are rolled back together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A sentence of the feed, at so many seconds."""
+
+    at: float
+    text: str
+    style: str = ""
+
+
+@dataclass(slots=True)
+class Look:
+    """What the store says at one moment."""
+
+    now: datetime
+    counts: dict[tuple[str, str], int] = field(default_factory=dict)
+    retries: list[Event] = field(default_factory=list)
+    dead: list[Event] = field(default_factory=list)
+    effects: int = 0
+    keys: int = 0
+
+    def of(self, *statuses: Status) -> int:
+        """Count events in these statuses; without any, all."""
+        return sum(count for (_, status), count in self.counts.items() if not statuses or status in statuses)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What was seen, read from the store at the end."""
+
+    url: str
+    seconds: float
+    published: int
+    delivered: int
+    dead_letters: int
+    pending: int
+    retries: int
+    recovered_by_retry: int
+    most_attempts: int
+    replayed: int
+    recovered_by_replay: int
+    duplicates: int
+    effects: int
+    distinct_keys: int
+    orders: int
+    orders_rolled_back: int
+    trail_entries: int
+    dead_letter: str
+    recovered: str
+    invariants: dict[str, bool]
+
+    @property
+    def holds(self) -> bool:
+        return all(self.invariants.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain dict."""
+        return {name: getattr(self, name) for name in self.__slots__} | {"holds": self.holds}
+
+
+class Stage:
+    """One run of the demo."""
+
+    def __init__(self, url: str, seconds: float, on_line: Callable[[Line], None] = lambda _line: None) -> None:
+        self.url = url
+        self.seconds = seconds
+        self.world = World()
+        self.feed: deque[Line] = deque(maxlen=_FEED)
+        self.look = Look(EPOCH)
+        self._on_line = on_line
+        self._pace = seconds / SECONDS
+        self._app = shop(url, self.world, release=1, pace=self._pace)
+        self._clock = self._app.clock
+        self._began = 0.0
+        self._worker: Worker | None = None
+        self._working: asyncio.Task[None] | None = None
+        self._stored = 0
+        self._left_the_till = 0
+        self._heard: dict[str, int] = {}
+        self._names: dict[UUID, str] = {}
+        self._troubled: dict[UUID, str] = {}
+
+    @property
+    def elapsed(self) -> float:
+        return self._clock.monotonic() - self._began
+
+    def now(self) -> datetime:
+        """Tell the time."""
+        return self._clock.now()
+
+    async def play(self) -> Summary:
+        """Let everything happen; return what came of it."""
+        self._began = self._clock.monotonic()
+        await self._open()
+        looking = asyncio.create_task(self._keep_looking(), name="demo-look")
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._customers())
+                group.create_task(self._carrier())
+                group.create_task(self._team())
+            await self._until_quiet()
+        finally:
+            looking.cancel()
+            with suppress(asyncio.CancelledError):
+                await looking
+            await self._stop_worker()
+            try:
+                self.look = await self._look()
+                summary = await self._sum_up()
+            finally:
+                await self._app.close()
+        return summary
+
+    def say(self, text: str, style: str = "") -> None:
+        """Add a sentence to the feed."""
+        line = Line(self.elapsed, text, style)
+        self.feed.append(line)
+        self._on_line(line)
+
+    # What happens
+
+    async def _open(self) -> None:
+        await self._app.open()
+        async with self._app.store.transaction() as tx:
+            for table in TABLES:
+                await tx.execute(table)
+        self.say("the shop opens: release 1, one worker", "bold")
+        self._start_worker()
+
+    def _start_worker(self) -> None:
+        self._worker = self._app.worker(concurrency=10, poll=0.25, name="demo")
+        self._working = asyncio.create_task(self._worker.run(), name="demo-worker")
+
+    async def _stop_worker(self) -> None:
+        if self._worker is not None and self._working is not None:
+            self._worker.stop()
+            await self._working
+            self._worker = self._working = None
+
+    async def _at(self, part: float) -> None:
+        await self._clock.sleep(max(0.0, part * self.seconds - self.elapsed))
+
+    async def _customers(self) -> None:
+        for place in range(_ORDERS):
+            await self._at(place / _ORDERS * _LAST_ORDER)
+            with suppress(_LeftTheTill):
+                await self._order(place)
+        self.say("the last customer has left")
+
+    async def _order(self, place: int) -> None:
+        """Store the order and its events in one transaction: both are there, or neither."""
+        number, total = _FIRST_ORDER + place, f"{19 + place * 7 % 90}.90"
+        who, city = _CUSTOMERS[place % len(_CUSTOMERS)], _CITIES[place % len(_CITIES)]
+        if place == _TO_NOWHERE:
+            city = NOWHERE
+        events = self._app.new_events("order.paid", {"id": number, "customer": who, "city": city, "total": total})
+        payment = {"order": number, "amount": total}
+        key = f"payment-{number}"
+        events += self._app.new_events("payment.captured", payment, idempotency_key=key)
+        if place % 4 == 0:
+            amount = "1.250,00" if place in _POISONED else total
+            events += self._app.new_events("invoice.requested", {"order": number, "amount": amount})
+        if place in _ROLLED_BACK:
+            self.say(f"order {number}: rolled back, {who} left the till", "dim")
+        await self._store_order(number, who, total, events, rolled_back=place in _ROLLED_BACK)
+        self.say(f"order {number}: {who}, {city}, € {total}", "dim")
+        if place % 5 == 0:  # the payment provider's webhook comes twice
+            self._stored += 1
+            await self._app.publish("payment.captured", payment, idempotency_key=key)
+            self.say(f"payment of {number} is announced twice", "dim")
+
+    async def _store_order(
+        self, number: int, who: str, total: str, events: list[NewEvent], *, rolled_back: bool
+    ) -> None:
+        async with self._app.store.transaction() as tx:
+            await tx.execute("insert into shop_order (id, customer, total) values (?, ?, ?)", number, who, total)
+            await tx.publish(events)
+            if rolled_back:
+                self._left_the_till += 1
+                raise _LeftTheTill
+        self._stored += len(events)
+
+    async def _carrier(self) -> None:
+        await self._at(_CARRIER_FAILS)
+        self.world.carrier_answers = False
+        self.say("the carrier stops answering: 503", "bold red")
+        await self._at(_CARRIER_BACK)
+        self.world.carrier_answers = True
+        self.say("the carrier answers again", "bold green")
+
+    async def _team(self) -> None:
+        await self._at(_RELEASE)
+        self.say("release 2 goes out, the worker drains", "bold")
+        await self._release()
+        await self._at(_REPLAY)
+        for event in await self._app.events(EventFilter(status=Status.FAILED, type="invoice.requested")):
+            await self._app.replay(event.id, by=OPERATOR, reason=REASON)
+            self.say(f"{self._name(event)}: replayed by the operator", "bold cyan")
+
+    async def _release(self) -> None:
+        """Swap the app under the customers' hands: publishing goes on with either."""
+        old, mended = self._app, shop(self.url, self.world, release=2, pace=self._pace)
+        await mended.open()
+        await self._stop_worker()
+        self._app = mended
+        self._start_worker()
+        self.say("release 2 is at work", "bold")
+        await self._clock.sleep(0.2)  # whoever had the old app in hand has put it down
+        await old.close()
+
+    async def _until_quiet(self) -> None:
+        """Wait until every event has ended, and for the time that was announced."""
+        until = self.seconds + _PATIENCE_SECONDS
+        while self.elapsed < until:
+            self.look = await self._look()
+            if not self.look.of(*LIVE) and self.elapsed >= self.seconds:
+                return
+            await self._clock.sleep(_LOOK_SECONDS * min(1.0, self._pace))
+
+    # What the store says
+
+    async def _keep_looking(self) -> None:
+        while True:
+            self.look = await self._look()
+            await self._listen()
+            await self._clock.sleep(_LOOK_SECONDS * min(1.0, self._pace))
+
+    async def _look(self) -> Look:
+        app = self._app
+        pending = await app.events(EventFilter(status=Status.PENDING, limit=500))
+        async with app.store.transaction() as tx:
+            ((effects, keys),) = await tx.fetch("select count(*), count(distinct what || ' ' || key) from shop_effect")
+        return Look(
+            now=app.clock.now(),
+            counts=await app.store.counts(),
+            retries=sorted((each for each in pending if each.next_retry_at), key=lambda each: each.due_at),
+            dead=await app.events(EventFilter(status=Status.FAILED)),
+            effects=effects,
+            keys=keys,
+        )
+
+    async def _listen(self) -> None:
+        """Turn what is new on the trail into sentences, and notice those that made it after all."""
+        news = [entry async for entry in self._app.store.trail() if entry.seq > self._heard.get(entry.chain, 0)]
+        for entry in sorted(news, key=lambda each: each.at):
+            self._heard[entry.chain] = max(entry.seq, self._heard.get(entry.chain, 0))
+            if entry.event_id is not None:
+                await self._tell(entry, entry.event_id)
+        for event_id, name in list(self._troubled.items()):
+            event = await self._app.event(event_id)
+            if event is not None and event.status is Status.DELIVERED:
+                del self._troubled[event_id]
+                after = "after the replay" if event.cycle else f"at try {event.attempts}"
+                self.say(f"{name}: delivered {after}", "green")
+
+    async def _tell(self, entry: TrailEntry, event_id: UUID) -> None:
+        event = await self._app.event(event_id)
+        if event is None:
+            return
+        name, facts = self._name(event), entry.facts
+        if entry.kind == "retry-scheduled":
+            self._troubled[event_id] = name
+            wait = datetime.fromisoformat(facts["next_retry_at"]) - entry.at
+            self.say(f"{name}: try {facts['attempt']} ✗, next in {wait.total_seconds():.1f} s", "yellow")
+        elif entry.kind == "dead-lettered":
+            self.say(f"{name}: dead letter ({facts['error_class']})", "bold red")
+        elif entry.kind == "replayed":
+            self._troubled[event_id] = name
+
+    def _name(self, event: Event) -> str:
+        if event.id not in self._names:
+            number = event.payload.get("id") or event.payload.get("order")
+            what = {"order.paid": "order", "payment.captured": "receipt for", "invoice.requested": "invoice for"}
+            self._names[event.id] = f"{what.get(event.type, event.type)} {number}"
+        return self._names[event.id]
+
+    name = _name
+
+    # Summing up
+
+    async def _sum_up(self) -> Summary:
+        app, look = self._app, self.look
+        events = [event async for event in views.pages(app, EventFilter())]
+        async with app.store.transaction() as tx:
+            ((orders,),) = await tx.fetch("select count(*) from shop_order")
+        verdict = await app.verify_trail()
+        kinds = [entry.kind async for entry in app.store.trail()]
+        delivered = [event for event in events if event.status is Status.DELIVERED]
+        by_replay = [event for event in delivered if event.cycle]
+        by_retry = [event for event in delivered if event.attempts > 1]
+        done_keys = {(event.target, event.idempotency_key) for event in delivered}
+        live = look.of(*LIVE)
+        paid = sum(event.type == "order.paid" for event in events)
+        return Summary(
+            url=self.url,
+            seconds=round(self.elapsed, 1),
+            published=len(events),
+            delivered=len(delivered),
+            dead_letters=len(look.dead),
+            pending=live,
+            retries=kinds.count("retry-scheduled"),
+            recovered_by_retry=len(by_retry),
+            most_attempts=max((event.attempts for event in events), default=0),
+            replayed=kinds.count("replayed"),
+            recovered_by_replay=len(by_replay),
+            duplicates=len(delivered) - len(done_keys),
+            effects=look.effects,
+            distinct_keys=look.keys,
+            orders=orders,
+            orders_rolled_back=self._left_the_till,
+            trail_entries=verdict.entries,
+            dead_letter=str(look.dead[0].id) if look.dead else "",
+            recovered=str(by_replay[0].id) if by_replay else "",
+            invariants={
+                "everything published is in the store": self._stored == len(events) == look.of(),
+                "published = delivered + dead letters + pending": (
+                    len(events) == len(delivered) + len(look.dead) + live
+                ),
+                "no effect happened twice": look.effects == look.keys,
+                "every delivery had its effect": look.keys == len(done_keys),
+                "an order that was rolled back left no event": paid == orders,
+                "the trail is unbroken": verdict.sound,
+            },
+        )

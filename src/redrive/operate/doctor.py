@@ -1,0 +1,283 @@
+"""Doctor: look for what will hurt later, and say what to do about it.
+
+Checks only read. Each one answers for itself: one that cannot be made says so and the others still run.
+"""
+
+import re
+import shutil
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from redrive.app import Redrive
+from redrive.duration import format_duration
+from redrive.errors import RedriveError
+from redrive.event import Status
+from redrive.operate import views
+from redrive.store.base import EventFilter, Session
+from redrive.store.sql import migrations
+
+_OLDEST_DUE_WARNING: Final = 60.0
+_OLDEST_DUE_PROBLEM: Final = 900.0
+_SKEW_WARNING: Final = 1.0
+_SKEW_PROBLEM: Final = 30.0
+_SAMPLE: Final = 1_000
+_LOW_DISK: Final = 1 << 30
+_NO_DISK: Final = 100 << 20
+_OLDEST_POSTGRES: Final = 14
+# https://sqlite.org/wal.html#walresetbug: 3.7.0 to 3.51.2, corrected in 3.51.3 and, for older lines, in these.
+_CORRECTED_SQLITE: Final = {(3, 44): 6, (3, 50): 7, (3, 51): 3}
+_FIRST_CORRECT_SQLITE: Final = (3, 51, 3)
+
+
+class Health(StrEnum):
+    """How a check went."""
+
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    health: Health
+    what: str
+    what_to_do: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain dict."""
+        return {
+            "name": self.name,
+            "health": str(self.health),
+            "what": self.what,
+            "what_to_do": self.what_to_do or None,
+        }
+
+
+def _ok(name: str, what: str) -> Check:
+    return Check(name, Health.OK, what)
+
+
+def _warning(name: str, what: str, what_to_do: str) -> Check:
+    return Check(name, Health.WARNING, what, what_to_do)
+
+
+def _problem(name: str, what: str, what_to_do: str) -> Check:
+    return Check(name, Health.PROBLEM, what, what_to_do)
+
+
+async def examine(app: Redrive) -> AsyncIterator[Check]:
+    """Make every check that can be made; stops early when the database cannot be used at all."""
+    try:
+        await app.store.open()
+    except RedriveError as error:
+        yield _problem("database", str(error), "correct the URL, or bring the database up")
+        return
+    try:
+        yield await _answers(app)
+        schema = await _schema(app)
+        yield schema
+        if schema.health is not Health.PROBLEM:
+            checks = (*_ABOUT_THE_STORE[app.store.name], *_ABOUT_THE_WORK)
+            for name, check in checks:
+                yield await _made(name, check, app)
+    finally:
+        await app.store.close()
+
+
+async def _made(name: str, check: Callable[[Redrive], Awaitable[Check]], app: Redrive) -> Check:
+    try:
+        return await check(app)
+    except RedriveError as error:
+        return _warning(name, f"could not be checked: {error}", "see to that first")
+
+
+# --- the store ---
+
+
+async def _answers(app: Redrive) -> Check:
+    return _ok("database", await app.store.version())
+
+
+async def _schema(app: Redrive) -> Check:
+    found, newest = await app.store.schema_version(), migrations(app.store.name)[-1][0]
+    if found == newest:
+        return _ok("schema", f"version {found}")
+    if found > newest:
+        return _problem("schema", f"version {found}, this redrive knows {newest}", "upgrade redrive")
+    what = f"version {found} of {newest}" if found else "there are no redrive tables yet"
+    return _problem("schema", what, "run `redrive migrate`")
+
+
+def judge_sqlite(version: str) -> Check:
+    """Say whether this SQLite has the WAL-reset bug, as far as a version number can tell."""
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+    line, patch = numbers[:2], numbers[2] if len(numbers) > 2 else 0  # noqa: PLR2004 - major, minor, patch
+    corrected = numbers >= _FIRST_CORRECT_SQLITE or (line in _CORRECTED_SQLITE and patch >= _CORRECTED_SQLITE[line])
+    shown = ".".join(map(str, numbers))
+    if corrected:
+        return _ok("sqlite", f"SQLite {shown} has the correction of the WAL-reset bug")
+    return _warning(
+        "sqlite",
+        f"SQLite {shown} is a version with the WAL-reset bug: very rarely, two connections that write and checkpoint "
+        "at the same moment can damage the file (your distribution may have corrected it under this number)",
+        "use a Python with SQLite 3.51.3 or later (or 3.50.7, 3.44.6); until then let one process "
+        "alone use the file, and make backups: https://sqlite.org/wal.html#walresetbug",
+    )
+
+
+async def _sqlite_version(app: Redrive) -> Check:
+    return judge_sqlite(await app.store.version())
+
+
+async def _sqlite_durability(app: Redrive) -> Check:
+    async with app.store.transaction() as transaction:
+        ((mode,),) = await transaction.fetch("pragma journal_mode")
+        ((synchronous,),) = await transaction.fetch("pragma synchronous")
+    if mode != "wal":
+        return _warning("durability", f"journal mode {mode}", "put the file on a local disk, where WAL works")
+    if int(synchronous) < 2:  # noqa: PLR2004 - 2 is FULL
+        return _warning(
+            "durability", f"synchronous={synchronous}: a power cut can take the last commits", "open it with FULL"
+        )
+    return _ok("durability", "WAL, every commit is synced to disk")
+
+
+async def _disk(app: Redrive) -> Check:
+    path = Path(str(getattr(app.store, "path", ".")))
+    free = shutil.disk_usage(path.parent).free
+    what = f"{free / (1 << 30):,.1f} GiB free beside {path.name}"
+    if free < _NO_DISK:
+        return _problem("disk", what, "free some space now: a full disk stops every write")
+    if free < _LOW_DISK:
+        return _warning("disk", what, "free some space, or `redrive purge --older-than 7d`")
+    return _ok("disk", what)
+
+
+async def _postgres_version(app: Redrive) -> Check:
+    shown = await app.store.version()
+    major = int((re.findall(r"\d+", shown) or ["0"])[0])
+    if major < _OLDEST_POSTGRES:
+        return _problem("version", f"{shown} is too old", f"use PostgreSQL {_OLDEST_POSTGRES} or later")
+    return _ok("version", f"{shown} is supported")
+
+
+async def _clock(app: Redrive) -> Check:
+    async with app.store.transaction() as transaction:
+        before = app.clock.now()
+        ((theirs,),) = await transaction.fetch("select clock_timestamp()")
+        ours = before + (app.clock.now() - before) / 2
+    skew = abs((theirs - ours).total_seconds())
+    what = f"this host and the server differ by {format_duration(round(skew, 3))}"
+    advice = "let NTP set both clocks: the server's clock decides what is due, this one's is in ids and logs"
+    if skew > _SKEW_PROBLEM:
+        return _problem("clock", what, advice)
+    return _warning("clock", what, advice) if skew > _SKEW_WARNING else _ok("clock", what)
+
+
+# --- the work ---
+
+
+def alive(session: Session, now: datetime) -> bool:
+    """Say whether a worker is there."""
+    return session.ended_at is None and session.lease_until is not None and session.lease_until > now
+
+
+async def _workers(app: Redrive) -> Check:
+    now = await _now(app)
+    here = [each for each in await views.workers(app) if alive(each, now)]
+    if here:
+        return _ok("workers", f"{len(here)} at work on {len({each.host for each in here})} host(s)")
+    waiting = (await views.overview(app))["pending"]
+    if waiting:
+        return _warning("workers", f"none is running, events wait: {waiting:,}", "start one: `redrive worker APP`")
+    return _ok("workers", "none is running, nothing waits")
+
+
+async def _unserved(app: Redrive) -> Check:
+    now = await _now(app)
+    here = [each for each in await views.workers(app) if alive(each, now)]
+    served = {(queue, target) for each in here for queue in each.queues for target in each.targets}
+    waiting = await app.store.events(EventFilter(status=Status.PENDING, limit=_SAMPLE))
+    orphans = Counter(event.target for event in waiting if (event.queue, event.target) not in served)
+    if not orphans or not here:
+        return _ok("targets", "every event that waits has a worker" if here else "no worker to compare with")
+    some = ", ".join(f"{target} ({count})" for target, count in orphans.most_common(5))
+    return _warning(
+        "targets",
+        f"no live worker serves {some}",
+        "deploy a worker with these handlers and queues, or cancel the events",
+    )
+
+
+async def _expired(app: Redrive) -> Check:
+    now = await _now(app)
+    sessions = {each.id: each for each in await views.workers(app)}
+    held = await app.store.events(EventFilter(status=Status.IN_FLIGHT, limit=_SAMPLE))
+    gone = [
+        event for event in held
+        if event.session_id is None or event.session_id not in sessions or not alive(sessions[event.session_id], now)
+    ]  # fmt: skip
+    if not gone:
+        return _ok("leases", f"in flight: {len(held)}, all with live workers")
+    return _warning(
+        "leases",
+        f"held by workers that are gone: {len(gone)}",
+        "any running worker takes them back within seconds: start one",
+    )
+
+
+async def _backlog(app: Redrive) -> Check:
+    oldest = (await views.overview(app))["oldest_due_seconds"]
+    if oldest is None or oldest < _OLDEST_DUE_WARNING:
+        return _ok("backlog", "nothing due waits longer than a minute")
+    what = f"the oldest due event has waited for {format_duration(round(oldest))}"
+    advice = "start more workers, raise --concurrency, or see which type is slow: `redrive events ls -s pending`"
+    return (_problem if oldest > _OLDEST_DUE_PROBLEM else _warning)("backlog", what, advice)
+
+
+async def _dead_letters(app: Redrive) -> Check:
+    failed = (await views.overview(app))["failed"]
+    if not failed:
+        return _ok("dead letters", "none")
+    count = "more than 10,000" if failed > 10_000 else f"{failed:,}"  # noqa: PLR2004 - the cap of overview.sql
+    return _warning("dead letters", f"{count} in quarantine", "look at them: `redrive dlq ls`")
+
+
+async def _retention(app: Redrive) -> Check:
+    kept = app.retention
+    if kept.delivered is None:
+        return _warning("retention", "delivered events are kept for ever", "limit them: Retention.of(delivered='30d')")
+    dead = "for ever" if kept.failed is None else f"for {format_duration(kept.failed)}"
+    return _ok("retention", f"delivered events stay for {format_duration(kept.delivered)}, dead letters {dead}")
+
+
+async def _now(app: Redrive) -> datetime:
+    """Tell the time that leases are measured by."""
+    if app.store.name != "postgres":
+        return app.clock.now()
+    async with app.store.transaction() as transaction:
+        ((now,),) = await transaction.fetch("select clock_timestamp()")
+    return now + timedelta(0)  # type: ignore[no-any-return]
+
+
+_Named = tuple[str, Callable[[Redrive], Awaitable[Check]]]
+_ABOUT_THE_STORE: Final[dict[str, tuple[_Named, ...]]] = {
+    "sqlite": (("sqlite", _sqlite_version), ("durability", _sqlite_durability), ("disk", _disk)),
+    "postgres": (("version", _postgres_version), ("clock", _clock)),
+}
+_ABOUT_THE_WORK: Final[tuple[_Named, ...]] = (
+    ("workers", _workers),
+    ("targets", _unserved),
+    ("leases", _expired),
+    ("backlog", _backlog),
+    ("dead letters", _dead_letters),
+    ("retention", _retention),
+)

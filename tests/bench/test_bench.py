@@ -1,0 +1,150 @@
+"""The benchmark itself: every scenario runs on every store, and no figure comes from a run that lost an event."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from redrive.operate.cli.bench import bench
+from redrive.operate.cli.bench.measure import BenchFailed, Report, rate_of
+from redrive.operate.cli.bench.place import Rows, SqlitePlace
+from tests.servers import Postgres
+
+ALWAYS = {"scenario", "store", "spread", "goals", "settings", "machine", "versions", "commit", "at"}
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store_options(request: pytest.FixtureRequest) -> list[str]:
+    if request.param == "sqlite":
+        return ["--store", "sqlite", "--folder", str(request.getfixturevalue("tmp_path"))]
+    server: Postgres = request.getfixturevalue("postgres_server")
+    return ["--store", "postgres", "--url", server.url]
+
+
+def measured(*arguments: str) -> dict[str, Any]:
+    result = CliRunner().invoke(bench, [*arguments, "--repeat", "1", "--json"])
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    assert found.keys() >= ALWAYS
+    return found
+
+
+def test_drain_tells_the_rate_beside_the_raw_loop_of_the_same_run(store_options: list[str]) -> None:
+    found = measured("drain", "--events", "700", *store_options)
+
+    assert found["rate"] > 0
+    assert found["raw_rate"] > 0
+    assert found["ratio_to_raw"] == pytest.approx(found["rate"] / found["raw_rate"], rel=0.01)
+    assert found["spread"]["rate"].keys() == {"min", "median", "max"}
+    assert found["goals"][0]["figure"] == "ratio_to_raw"
+
+
+def test_drain_with_two_processes_shares_the_events(postgres_server: Postgres, tmp_path: Path) -> None:
+    profile = tmp_path / "profile.txt"
+    options = ["--store", "postgres", "--url", postgres_server.url, "--processes", "2", "--profile", str(profile)]
+
+    found = measured("drain", "--events", "700", *options)
+
+    assert found["rate"] > 0
+    assert "=== thread main" in profile.read_text()
+
+
+def test_publish_tells_bulk_and_single(store_options: list[str]) -> None:
+    found = measured("publish", "--events", "200", *store_options)
+
+    assert found["ratio_to_raw"] > 0
+    assert found["single_ratio_to_raw"] > 0
+
+
+def test_latency_tells_p50_and_p99(store_options: list[str]) -> None:
+    found = measured("latency", "--events", "3", *store_options)
+
+    assert 0 <= found["p50_ms"] <= found["p99_ms"]
+    assert 0 <= found["same_process_p50_ms"] <= found["same_process_p99_ms"]
+
+
+def test_idle_tells_the_share_of_a_core(tmp_path: Path) -> None:
+    found = measured("idle", "--seconds", "0.3", "--store", "sqlite", "--folder", str(tmp_path))
+
+    assert 0 <= found["cpu_percent"] < 100
+
+
+def test_snapshot_tells_the_last_window_beside_the_first(store_options: list[str]) -> None:
+    found = measured("snapshot", "--seconds", "1.2", *store_options)
+
+    assert found["last_to_first"] == pytest.approx(found["last_rate"] / found["first_rate"], rel=0.01)
+
+
+def test_backlog_tells_the_drain_beside_that_of_an_empty_table(store_options: list[str]) -> None:
+    found = measured("backlog", "--events", "300", *store_options)
+
+    assert found["ratio_to_empty"] == pytest.approx(found["rate"] / found["empty_rate"], rel=0.01)
+    assert found["raw_rate"] > 0
+
+
+def test_storm_tells_attempts_beside_the_drain(store_options: list[str]) -> None:
+    found = measured("storm", "--events", "300", *store_options)
+
+    assert found["ratio_to_drain"] == pytest.approx(found["rate"] / found["drain_rate"], rel=0.01)
+
+
+def test_growth_tells_a_row_for_each_variation(tmp_path: Path) -> None:
+    found = measured("growth", "--events", "100", "--store", "sqlite", "--folder", str(tmp_path))
+
+    assert [row["varied"] for row in found["table"]] == ["backlog"] * 3 + ["payload"] * 3 + ["workers"] * 3
+    assert [row["workers"] for row in found["table"]][-3:] == [1, 2, 4]
+    assert 0 < found["peak_rss_mb"] < 500
+
+
+def test_people_see_a_table_with_the_target(tmp_path: Path) -> None:
+    result = CliRunner().invoke(
+        bench,
+        ["idle", "--seconds", "0.1", "--repeat", "1", "--store", "sqlite", "--folder", str(tmp_path)],
+    )
+
+    assert result.exit_code == 0
+    assert "cpu_percent" in result.stdout
+    assert "≤ 1.0" in result.stdout
+
+
+def test_an_unknown_store_is_one_clear_sentence() -> None:
+    result = CliRunner().invoke(bench, ["drain", "--store", "oracle"])
+
+    assert result.exit_code == 1
+    assert "use --store sqlite or --store postgres" in result.stderr.replace("\n", " ")
+
+
+def test_a_run_that_lost_an_event_has_no_rate() -> None:
+    with pytest.raises(BenchFailed, match="9 events were processed instead of 10"):
+        rate_of([{"count": 4, "began": 0.0, "ended": 1.0}, {"count": 5, "began": 0.0, "ended": 1.0}], 10)
+
+
+def test_the_rate_of_several_processes_spans_the_first_start_to_the_last_end() -> None:
+    first, second = {"count": 4, "began": 1.0, "ended": 2.0}, {"count": 6, "began": 1.5, "ended": 6.0}
+
+    assert rate_of([first, second], 10) == 2.0
+
+
+def test_a_missed_goal_says_so() -> None:
+    report = Report("drain", "sqlite", {})
+    report.put("rate", [10.0, 30.0, 20.0])
+    report.put("raw_rate", [100.0, 100.0, 100.0])
+    report.ratio("ratio_to_raw", "rate", "raw_rate")
+    report.goal("ratio_to_raw", 0.25)
+
+    assert report.figures["ratio_to_raw"] == 0.2
+    assert report.spread["ratio_to_raw"] == {"min": 0.1, "median": 0.2, "max": 0.3}
+    assert not report.goals[0].reached(report.figures["ratio_to_raw"])
+
+
+async def test_rows_lie_ready_as_ordered_and_the_file_is_gone_afterwards(tmp_path: Path) -> None:
+    place = SqlitePlace(tmp_path)
+
+    async with place.fresh(Rows(30), Rows(20, status="failed"), Rows(10, status="delivered")) as url:
+        assert await place.count(url) == {"pending": 30, "failed": 20, "delivered": 10}
+
+    assert list(tmp_path.iterdir()) == []  # noqa: ASYNC240 - a look at an empty folder

@@ -1,0 +1,255 @@
+"""Follow a page of the documentation literally: run its code, type its commands, compare what they say.
+
+    python tests/docs/follow.py docs/tutorial.md [heading]      in an empty folder, with `redrive` on the PATH
+
+    ```python     one session a page, `await` allowed; if its first line is `# name.py`, it is written to that file
+    ```console    `$ command`, then what it prints; a final `^C` interrupts it once that has appeared
+    ```sql        run on DATABASE_URL
+    ```text       directly after python that prints: what it prints
+
+In expected output `…` stands for anything, and times, spans and counts of seconds for others like them. An event id
+stands for whatever id appeared in its place first; later commands get the real one.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextlib
+import inspect
+import io
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+PATIENCE_SECONDS = 60.0
+INSTALLING = ("python -m venv", ". .venv", "pip install")  # done by whoever runs this
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
+SPINNER = re.compile(r"^[\u2800-\u28ff] .*\n?", re.MULTILINE)  # drawn and erased again
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"# ([\w/]+\.py)\n")
+HEADING = re.compile(r"^## (.*)$", re.MULTILINE)
+CUT = 13  # lists cut ids to this
+ID = re.compile(r"\b01[0-9a-f]{6}-[0-9a-f]{4}(?:-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})?\b")
+LIKE = [  # what differs from run to run, and what it looks like
+    (re.compile(r"\b\d+(?:\.\d+)? \w+ ago\b"), r"(?:[\d.]+ \w+ ago|now)"),
+    (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00)?"), r"\d{4}-\d\d-\d\d[T ][\d:.]+(?:Z|\+00)?"),
+    (re.compile(r"\b\d\d:\d\d:\d\d(?:\.\d+)?"), r"\d\d:\d\d:\d\d(?:\.\d+)?"),
+    (re.compile(r"\b\d+(?:\.\d+)? ?(?:ms|s|m)\b"), r"[\d.]+ ?(?:ms|s|m)"),
+]
+
+
+class Astray(Exception):
+    """The page and the program do not agree."""
+
+
+@dataclass(slots=True)
+class Session:
+    """What is remembered from block to block."""
+
+    names: dict[str, Any] = field(default_factory=lambda: {"__name__": "__page__"})
+    ids: dict[str, str] = field(default_factory=dict)
+    printed: str = ""
+
+    # Python
+
+    async def python(self, text: str) -> None:
+        if match := FILE.match(text):
+            await asyncio.to_thread(Path(match[1]).write_text, text, encoding="utf-8")
+            return
+        code = compile(text, "<page>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            running = eval(code, self.names)
+            if inspect.isawaitable(running):
+                await running
+        self.printed = output.getvalue()
+
+    async def text(self, expected: str) -> None:
+        if self.printed:
+            self.compare(expected, self.printed)
+
+    # SQL
+
+    async def sql(self, text: str) -> None:
+        import psycopg
+
+        with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as connection:
+            for statement in filter(None, (part.strip() for part in self.with_real_ids(text).split(";\n"))):
+                connection.execute(statement.removesuffix(";").encode())
+
+    # Commands
+
+    async def console(self, text: str) -> None:
+        for command, expected in commands(text):
+            real = self.with_real_ids(command)
+            if expected.endswith("^C\n"):
+                said = await asyncio.to_thread(self.until_interrupted, real, expected.removesuffix("^C\n"))
+                self.compare(expected.removesuffix("^C\n"), said)
+            else:
+                done = await asyncio.to_thread(run, real)
+                self.compare(expected, done)
+
+    def until_interrupted(self, command: str, expected: str) -> str:
+        """Run a command until what it should say has appeared, then press Ctrl-C."""
+        with on_terminal(f"exec {command}") as (process, screen):
+            said, until = "", time.monotonic() + PATIENCE_SECONDS
+            while process.poll() is None and time.monotonic() < until and not self.fits(expected, said):
+                said += read(screen, 0.05)
+            process.send_signal(signal.SIGINT)
+            said += rest(process, screen)
+        if process.returncode not in (0, 130):
+            raise Astray(f"$ {command}\nended with {process.returncode} and said:\n{said}")
+        return said
+
+    # Comparing
+
+    def with_real_ids(self, text: str) -> str:
+        return ID.sub(lambda match: self.real_id(match[0]) or match[0], text)
+
+    def real_id(self, written: str) -> str:
+        """Return as much as is known of the id for which this one stands."""
+        known = [real[: len(written)] for name, real in self.ids.items() if name[:CUT] == written[:CUT]]
+        return max(known, key=len, default="")
+
+    def compare(self, expected: str, said: str) -> None:
+        match = self.match(expected, said)
+        if match is None:
+            raise Astray(f"expected:\n{expected}\nbut it said:\n{said}")
+        for name, real in match.groupdict().items():
+            self.ids[name.removeprefix("id_").replace("_", "-")] = real
+
+    def fits(self, expected: str, said: str) -> bool:
+        return self.match(expected, said) is not None
+
+    def match(self, expected: str, said: str) -> re.Match[str] | None:
+        """Find the expected lines in order; other lines may stand between them only where `…` stands alone."""
+        pattern, seen = "", set[str]()
+        for line in expected.splitlines():
+            if line.strip() == "…":
+                pattern += r"(?:.*\n)*?"
+            elif line.strip():
+                pattern += self.line(" ".join(line.split()), seen) + r"\s*\n"
+        lines = SPINNER.sub("", said).splitlines()
+        plain = "\n".join(" ".join(line.split()) for line in lines if line.strip()) + "\n"
+        return re.match(pattern + r"\s*\Z", plain)
+
+    def line(self, text: str, seen: set[str]) -> str:
+        pieces: list[tuple[re.Pattern[str], Any]] = [(ID, lambda match: self.id_pattern(match[0], seen))]
+        pieces += [(like, lambda _match, pattern=pattern: pattern) for like, pattern in LIKE]
+        pieces.append((re.compile("…"), lambda _match: ".*"))
+        return translated(text, pieces)
+
+    def id_pattern(self, written: str, seen: set[str]) -> str:
+        real = self.real_id(written)
+        name = f"id_{written.replace('-', '_')}"
+        if name in seen:
+            return f"(?P={name})"
+        seen.add(name)
+        return f"(?P<{name}>{re.escape(real)}[0-9a-f-]{{{len(written) - len(real)}}})"
+
+
+def translated(text: str, pieces: list[tuple[re.Pattern[str], Any]]) -> str:
+    """Turn the first kind of piece into its pattern, and what is between by the other kinds; the rest is literal."""
+    if not pieces:
+        return re.escape(text)
+    (kind, write), rest = pieces[0], pieces[1:]
+    result, place = "", 0
+    for match in kind.finditer(text):
+        result += translated(text[place : match.start()], rest) + write(match)
+        place = match.end()
+    return result + translated(text[place:], rest)
+
+
+def commands(text: str) -> Iterator[tuple[str, str]]:
+    """Cut a transcript into commands and what each prints; a backslash continues a command."""
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        command, _, expected = part.partition("\n")
+        while command.endswith("\\"):
+            more, _, expected = expected.partition("\n")
+            command = command[:-1] + more.strip()
+        yield command, expected
+
+
+def run(command: str) -> str:
+    if command.startswith(INSTALLING):
+        return ""
+    with on_terminal(command) as (process, screen):
+        return rest(process, screen)
+
+
+@contextlib.contextmanager
+def on_terminal(command: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Run a command as somebody at a terminal would: output may look different elsewhere."""
+    screen, plug = pty.openpty()
+    termios.tcsetwinsize(plug, (40, 100))
+    try:
+        with subprocess.Popen(
+            ["bash", "-c", command], stdin=subprocess.DEVNULL, stdout=plug, stderr=plug, start_new_session=True
+        ) as process:
+            os.close(plug)
+            try:
+                yield process, screen
+            finally:
+                if process.poll() is None:
+                    process.kill()
+    finally:
+        os.close(screen)
+
+
+def rest(process: subprocess.Popen[bytes], screen: int) -> str:
+    said, until = "", time.monotonic() + PATIENCE_SECONDS
+    while process.poll() is None and time.monotonic() < until:
+        said += read(screen, 0.05)
+    said += read(screen, 0.05)
+    if process.poll() is None:
+        raise Astray(f"it does not end, and said:\n{said}")
+    return said
+
+
+def read(screen: int, seconds: float) -> str:
+    """Read what has appeared; on Linux a terminal whose program has ended answers with an error."""
+    said = b""
+    with contextlib.suppress(OSError):
+        while select.select([screen], [], [], seconds)[0]:
+            piece = os.read(screen, 65_536)
+            if not piece:
+                break
+            said += piece
+    return CONTROL.sub("", said.decode().replace("\r\n", "\n"))
+
+
+async def follow(page: str, text: str, section: str = "") -> None:
+    """Do what the page says, or only what stands under one of its headings of the second level."""
+    session = Session()
+    end = 0
+    for block in FENCE.finditer(text):
+        if text[end : block.start()].strip():
+            session.printed = ""  # a paragraph between: what follows is something else
+        end = block.end()
+        if section and section != HEADING.findall(text, 0, block.start())[-1:][0]:
+            continue
+        step = getattr(session, block[1], None) if block[1] in ("python", "text", "sql", "console") else None
+        if step is None:
+            continue
+        try:
+            await step(block[2])
+        except BaseException as error:
+            number = text.count("\n", 0, block.start()) + 1
+            error.add_note(f"{page}, line {number}:\n{block[2]}")
+            raise
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path.cwd()))
+    asyncio.run(follow(sys.argv[1], Path(sys.argv[1]).read_text(encoding="utf-8"), *sys.argv[2:]))

@@ -1,0 +1,91 @@
+"""The documentation is followed literally, each page in an empty folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+DOCS = ROOT / "docs"
+TO_FOLLOW = re.compile(r"^```(python|console|sql)$", re.MULTILINE)
+PAGES = sorted(
+    path
+    for path in (ROOT / "README.md", *DOCS.rglob("*.md"))
+    if TO_FOLLOW.search(path.read_text(encoding="utf-8")) and path.parent.name != "runbooks"  # see test_runbook.py
+)
+ROLES = ("shop_publisher", "shop_worker", "shop_operator")
+
+
+def followed(page: Path, folder: Path, *section: str, on_path: str = "", **environment: str) -> None:
+    path = os.pathsep.join(filter(None, [str(Path(sys.executable).parent), on_path, os.environ["PATH"]]))
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("REDRIVE_")}
+    plain |= {
+        "PATH": path,
+        "NO_COLOR": "1",
+        "TERM": "xterm",
+        "LC_ALL": "C.UTF-8",
+        "PYTHONWARNINGS": "ignore",
+    }
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).parent / "follow.py"), str(page), *section],
+        cwd=folder,
+        env=plain | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=110,
+    )
+    assert done.returncode == 0, f"{page.relative_to(ROOT)} cannot be followed:\n{done.stdout}\n{done.stderr}"
+
+
+def needs_postgres(page: Path) -> bool:
+    return "DATABASE_URL" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if not needs_postgres(page)], ids=lambda page: page.stem)
+def test_a_page_can_be_followed_literally_from_an_empty_folder(page: Path, tmp_path: Path) -> None:
+    followed(page, tmp_path)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if needs_postgres(page)], ids=lambda page: page.stem)
+def test_a_page_about_postgresql_can_be_followed_literally_on_a_real_one(
+    page: Path, tmp_path: Path, postgres_url: str
+) -> None:
+    try:
+        followed(page, tmp_path, DATABASE_URL=postgres_url)
+    finally:
+        forget_roles(postgres_url)
+
+
+def forget_roles(url: str) -> None:
+    """Roles belong to the whole server, and would be there for the next test."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        for (role,) in connection.execute("select rolname from pg_roles where rolname = any(%s)", [list(ROLES)]):
+            connection.execute(f"drop owned by {role}".encode())
+            connection.execute(f"drop role {role}".encode())
+
+
+def test_the_reference_is_what_the_code_says() -> None:
+    done = subprocess.run(
+        [sys.executable, str(DOCS / "generate.py"), "--check"], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_page_is_in_the_table_of_contents() -> None:
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+
+    missing = [
+        str(page.relative_to(DOCS))
+        for page in DOCS.rglob("*.md")
+        if page.name != "index.md" and f"({page.relative_to(DOCS)})" not in index
+    ]
+
+    assert missing == []

@@ -1,0 +1,80 @@
+"""The demo keeps what it promises, and every number in it comes from the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from redrive.operate.demo.screen import draw
+from redrive.operate.demo.stage import Stage
+from tests.operate.helpers import ended, redrive, start
+
+
+@pytest.mark.req("O5", "O8")
+def test_the_demo_adds_up(empty_folder: Path) -> None:
+    result = ended(start("demo", "--headless", "--seconds", "6", "--file", "shop.db", cwd=empty_folder), 60)
+
+    seen = result.json
+    assert (result.code, result.err, seen["holds"]) == (0, "", True)
+    assert all(seen["invariants"].values())
+    assert seen["published"] == seen["delivered"] + seen["dead_letters"] + seen["pending"] == 112
+    assert seen["effects"] == seen["distinct_keys"]
+    assert (seen["replayed"], seen["recovered_by_replay"], seen["dead_letters"]) == (3, 3, 1)
+    assert seen["duplicates"] == 8
+    assert seen["recovered_by_retry"] > 5
+    letters = redrive("dlq", "ls", "-o", "json", "-u", seen["url"]).json
+    assert [letter["id"] for letter in letters] == [seen["dead_letter"]]
+    steps = redrive("events", "timeline", seen["recovered"], "-o", "json", "-u", seen["url"]).json["steps"]
+    assert [step["kind"] for step in steps] == ["published", "dead-lettered", "replayed", "delivered"]
+    assert redrive("audit", "verify", "-o", "json", "-u", seen["url"]).json["entries"] == seen["trail_entries"]
+
+
+def test_without_a_terminal_the_demo_tells_its_story_in_lines(empty_folder: Path) -> None:
+    result = ended(start("demo", "--seconds", "4", "--file", "shop.db", cwd=empty_folder), 60)
+
+    assert (result.code, result.err) == (0, "")
+    for said in (
+        "the carrier stops answering",
+        "dead letter",
+        "replayed by the operator",
+        "delivered after the replay",
+    ):
+        assert said in result.out
+    assert "6 checks hold" in result.out
+    assert "redrive dlq ls" in result.out
+    assert "\x1b" not in result.out
+
+
+def test_the_demo_takes_no_file_that_exists(empty_folder: Path) -> None:
+    (empty_folder / "mine.db").touch()
+
+    assert redrive("demo", "--file", "mine.db").code == 4
+    assert redrive("demo", "--file", "no/such/folder.db").code == 1
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (80, 22), (120, 40), (200, 60)])
+async def test_the_view_fits_the_terminal(sqlite_url: str, width: int, height: int) -> None:
+    from rich.console import Console
+
+    frames: list[str] = []
+    stage = Stage(sqlite_url, 3.0)
+
+    def frame() -> None:
+        console = Console(width=width, height=height, force_terminal=True, color_system=None, record=True)
+        with console.capture() as captured:
+            console.print(draw(stage, width, height), height=height)
+        frames.append(captured.get())
+
+    stage._on_line = lambda _line: frame()
+    summary = await stage.play()
+
+    assert summary.holds
+    assert len(frames) > 50
+    for each in frames:
+        lines = each.splitlines()
+        assert len(lines) <= height
+        assert max(map(len, lines)) <= width
+    assert any("carrier ● down" in each for each in frames)
+    assert any("next retries (" in each for each in frames)
+    assert any("dead letters (" in each for each in frames)
