@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, Final, Unpack
 from uuid import UUID
 
-from redrive import alarm
+from redrive import alarm, redrive
 from redrive.claim import Appetite
 from redrive.clock import Clock
 from redrive.context import Context, Desk
@@ -216,7 +216,8 @@ class Worker:
                 stack.push_async_callback(asyncio.to_thread, heartbeat.stop)
                 await stack.enter_async_context(self._store.wakes(self._wake))
                 upkeep = asyncio.create_task(self._upkeep(), name="redrive-upkeep")
-                stack.push_async_callback(_cancelled, [upkeep])
+                redrives = asyncio.create_task(self._carry_redrives(), name="redrive-redrives")
+                stack.push_async_callback(_cancelled, [upkeep, redrives])
             yield
 
     async def _begin_session(self) -> None:
@@ -598,6 +599,14 @@ class Worker:
             except StoreUnavailable as error:
                 log.debug("upkeep postponed", worker=self.name, error=str(error))
             await self._clock.sleep(self.options.lease_seconds / 3 * (0.75 + 0.5 * self._clock.random()))
+
+    async def _carry_redrives(self) -> None:
+        """Carry on the redrives that run; when there is none, look again in a second."""
+        while True:
+            pause = 1.0
+            with suppress(StoreUnavailable):
+                pause = await redrive.tick(self._store, chain=str(self._session()))
+            await self._clock.sleep(pause * (0.75 + 0.5 * self._clock.random()))
 
     async def _sweep(self) -> None:
         while True:

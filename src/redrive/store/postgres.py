@@ -51,7 +51,7 @@ from redrive.store.base import (
     refusal,
 )
 from redrive.store.rows import first_of_each_key, postgres_values, published_from, unanswered
-from redrive.store.sql import Statement, load, migrations
+from redrive.store.sql import Statement, load, migrations, with_clauses
 from redrive.store.watermark import Watermark
 
 T = TypeVar("T")
@@ -424,6 +424,15 @@ class PostgresStore:
 
     # What operators see
 
+    async def ask(self, verb: str, clauses: Sequence[str] = (), **values: Any) -> list[dict[str, Any]]:
+        """Run one of our statements outside any transaction."""
+        query = with_clauses(_sql(verb), clauses)
+        with translating(self._place):
+            rows = await self._run(
+                lambda connection: connection.fetch(query.numbered, *query.values({"now": self._now(), **values}))
+            )
+        return [dict(row) for row in rows]
+
     async def event(self, event_id: UUID) -> Event | None:
         text = _sql("event").numbered.format(columns=", ".join(EVENT_COLUMNS))
         with translating(self._place):
@@ -629,6 +638,23 @@ class PostgresTransaction:
     async def settle(self, settlements: Sequence[Settlement], *, chain: str, actor: str) -> set[Any]:
         accepted = await settle_rows(self.connection, settlements, self._now, chain=chain, actor=actor)
         return {settlement.id for settlement in settlements} - accepted
+
+    async def run(self, verb: str, clauses: Sequence[str] = (), **values: Any) -> list[dict[str, Any]]:
+        """Run one of our statements."""
+        query = with_clauses(_sql(verb), clauses)
+        rows = await self.connection.fetch(query.numbered, *query.values({"now": self._now, **values}))
+        return [dict(row) for row in rows]
+
+    async def release(
+        self, redrive_id: UUID, *, limit: int, stage: int, priority: int | None, chain: str
+    ) -> list[tuple[UUID, str | None]]:
+        values = {"id": redrive_id, "limit": limit, "stage": stage, "priority": priority, "chain": chain}
+        for other in await self.run("redrive_unnoted", id=redrive_id, limit=limit):
+            await self.note_outcomes(other["redrive_id"])
+        return [(row["event_id"], row["why"]) for row in await self.run("redrive_release", **values)]
+
+    async def note_outcomes(self, redrive_id: UUID) -> None:
+        await self.run("redrive_outcomes", id=redrive_id)
 
     async def _query(self, verb: str, **values: Any) -> list[Any]:
         query = _sql(verb)

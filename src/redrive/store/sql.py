@@ -53,6 +53,13 @@ class Statement:
         return statement(self.verb, "\n".join((self.text, *clauses)))
 
 
+def with_clauses(query: Statement, clauses: Sequence[str]) -> Statement:
+    """Put conditions into the place that a file leaves for them."""
+    if "{where}" not in query.text:
+        return query
+    return statement(query.verb, query.text.replace("{where}", "\n".join(f"and {clause}" for clause in clauses)))
+
+
 def statement(verb: str, text: str) -> Statement:
     """Read a statement: comments are for the reader, the driver gets the rest."""
     bare = _COMMENT.sub("", text).strip()

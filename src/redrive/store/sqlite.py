@@ -28,9 +28,7 @@ from redrive.errors import (
     StoreUnavailable,
 )
 from redrive.event import (
-    HISTORY_LIMIT,
     Event,
-    FailureCycle,
     NewEvent,
     Published,
     Settlement,
@@ -57,7 +55,7 @@ from redrive.store.base import (
     refusal,
 )
 from redrive.store.rows import SQLITE_ORDER, published_from, sqlite_row
-from redrive.store.sql import Statement, load, migrations
+from redrive.store.sql import Statement, load, migrations, with_clauses
 from redrive.store.writer import Writer, translated
 from redrive.trail import entry_hash
 
@@ -398,28 +396,21 @@ class SqliteStore:
                 raise Refused(f"event {event_id} is {event.status}: only a dead letter can be replayed")
             if event.deleted_at is not None:
                 raise Refused(f"event {event_id} was discarded: restore it first, then replay it")
-            cycle = FailureCycle(
-                cycle=event.cycle, attempts=event.attempts, lost_count=event.lost_count,
-                first_failed_at=event.first_failed_at, failed_at=event.ended_at, last_error=event.last_error,
-                error_class=event.error_class, error_type=event.error_type, fingerprint=event.fingerprint,
-                generation=event.generation, replayed_at=from_micros(now), replayed_by=by, reason=reason,
-            )  # fmt: skip
-            # As stored, not as read: fields that a later version wrote stay.
-            kept = "select failure_history from redrive_outbox where id = ?"
-            history = json.loads(connection.execute(kept, (str(event_id),)).fetchone()[0])
-            values = {
-                "id": str(event_id), "now": now, "generation": generation,
-                "failure_history": json.dumps([*history, cycle.to_json()][-HISTORY_LIMIT:]),
-            }  # fmt: skip
-            try:
-                row = connection.execute(_sql("replay").text, values).fetchone()
-            except sqlite3.IntegrityError as error:
-                raise Refused(
-                    f"event {event_id} cannot be replayed while another event "
-                    f'with retry key "{event.retry_key}" is under way'
-                ) from error
-            detail = {"reason": reason, "generation": row[0], "cycle": row[1]}
-            write_trail(connection, OPERATOR, now, [(str(event_id), "replayed", row[2], by, detail)])
+            redrive_id = str(self.clock.new_id())
+            connection.execute(
+                "insert into redrive_redrive (id, state, selection, sentence, total, ready, planned_by, planned_at,"
+                " expires_at, started_by, started_at, reason, generation, max_in_flight)"
+                " values (?1, 'running', ?2, ?3, 1, 1, ?4, ?5, ?5 + 86400000000, ?4, ?5, ?6, ?7, 1)",
+                (redrive_id, f"id:{event_id}", f"one dead letter of {event.target}", by, now, reason, generation),
+            )
+            connection.execute(
+                "insert into redrive_redrive_item (redrive_id, position, event_id, cycle, fingerprint, state)"
+                " values (?, 1, ?, ?, ?, 'ready')",
+                (redrive_id, str(event_id), event.cycle, event.fingerprint),
+            )
+            ((_, why),) = release_rows(connection, now, redrive_id, 1, 0, None, OPERATOR)
+            if why is not None:
+                raise Refused(f"event {event_id} cannot be replayed: {why}")
 
         await self.writer.do(job)
         self._wake()
@@ -447,6 +438,7 @@ class SqliteStore:
             if connection.execute(_sql(verb).text, {"id": str(event_id), "now": now}).rowcount == 0:
                 raise Refused(refusal(verb, event))
             write_trail(connection, OPERATOR, now, [(str(event_id), kind, event.source, by, {"reason": reason})])
+            count_dead(connection, [str(event_id)], -1 if verb == "discard" else 1, now)
 
         await self.writer.do(job)
 
@@ -486,6 +478,11 @@ class SqliteStore:
             return dry.purged
 
     # What operators see
+
+    async def ask(self, verb: str, clauses: Sequence[str] = (), **values: Any) -> list[dict[str, Any]]:
+        """Run one of our statements outside any transaction."""
+        now = to_micros(self.clock.now())
+        return await self._read(lambda connection: run_verb(connection, now, verb, clauses, values))  # type: ignore[no-any-return]
 
     async def event(self, event_id: UUID) -> Event | None:
         def job(connection: sqlite3.Connection) -> Event | None:
@@ -643,6 +640,21 @@ class SqliteTransaction:
         values = {"id": str(event_id), "fence": fence, "now": self._now}
         return await self._run(lambda: self.connection.execute(_sql("deliver").text, values).rowcount == 1)
 
+    async def run(self, verb: str, clauses: Sequence[str] = (), **values: Any) -> list[dict[str, Any]]:
+        """Run one of our statements."""
+        return await self._run(lambda: run_verb(self.connection, self._now, verb, clauses, values))
+
+    async def release(
+        self, redrive_id: UUID, *, limit: int, stage: int, priority: int | None, chain: str
+    ) -> list[tuple[UUID, str | None]]:
+        rows = await self._run(
+            lambda: release_rows(self.connection, self._now, str(redrive_id), limit, stage, priority, chain)
+        )
+        return [(UUID(event_id), why) for event_id, why in rows]
+
+    async def note_outcomes(self, redrive_id: UUID) -> None:
+        await self._run(lambda: note_outcomes(self.connection, self._now, str(redrive_id)))
+
     async def settle(self, settlements: Sequence[Settlement], *, chain: str, actor: str) -> set[Any]:
         return set(await self._run(lambda: settle_rows(self.connection, self._now, settlements, chain, actor)))
 
@@ -782,7 +794,90 @@ def settle_rows(
                 )
             )
     write_trail(connection, chain, now, entries)
+    count_dead(connection, [entry[0] for entry in entries if entry[1] == "dead-lettered"], 1, now, is_new=True)
     return refused
+
+
+def count_dead(
+    connection: sqlite3.Connection, ids: Sequence[str], sign: int, now: int, *, is_new: bool = False
+) -> None:
+    """Add dead letters to their groups, or take them out, in the transaction that makes or moves them."""
+    if ids:
+        connection.execute(_sql("group_count").text, {"ids": json.dumps(list(ids)), "sign": sign, "is_new": is_new, "now": now})
+
+
+def release_rows(
+    connection: sqlite3.Connection, now: int, redrive_id: str, limit: int, stage: int, priority: int | None, chain: str
+) -> list[tuple[str, str | None]]:
+    """Send the next members of a redrive round again. Every replay goes through here, a single one too."""
+    by, reason, generation = connection.execute(
+        "select started_by, reason, generation from redrive_redrive where id = ?", (redrive_id,)
+    ).fetchone()
+    for (other,) in connection.execute(_sql("redrive_unnoted").text, {"id": redrive_id, "limit": limit}).fetchall():
+        note_outcomes(connection, now, other)
+    values = {"id": redrive_id, "limit": limit, "generation": generation}
+    picked = connection.execute(_sql("redrive_pick").text, values).fetchall()
+    going = [row for row in picked if row[6] is None]
+    count_dead(connection, [row[1] for row in going], -1, now)
+    common = {
+        "now": now,
+        "at": iso(from_micros(now)),
+        "generation": generation,
+        "priority": priority,
+        "by": by,
+        "reason": reason,
+    }
+    connection.executemany(_sql("redrive_release").text, [{**common, "event_id": row[1]} for row in going])
+    connection.executemany(
+        _sql("redrive_mark").text,
+        [{"id": redrive_id, "position": row[0], "why": row[6], "stage": stage, "now": now} for row in picked],
+    )
+    counts = {
+        "released": len(going),
+        "skipped": len(picked) - len(going),
+        "delivered": 0,
+        "failed_same": 0,
+        "failed_other": 0,
+    }
+    connection.execute(_sql("redrive_count").text, {"id": redrive_id, **counts})
+    write_trail(
+        connection, chain, now,
+        [(row[1], "replayed", row[3], by, {"reason": reason, "generation": row[5], "cycle": row[4], "redrive": redrive_id})
+         for row in going],
+    )  # fmt: skip
+    return [(row[1], row[6]) for row in picked]
+
+
+def note_outcomes(connection: sqlite3.Connection, now: int, redrive_id: str) -> None:
+    """Write down how released members ended."""
+    states = [
+        row[0] for row in connection.execute(_sql("redrive_outcomes").text, {"id": redrive_id, "now": now}).fetchall()
+    ]
+    if states:
+        names = ("delivered", "failed_same", "failed_other", "skipped")
+        counts = {name: states.count(name) for name in names}
+        connection.execute(_sql("redrive_count").text, {"id": redrive_id, "released": 0, **counts})
+
+
+def run_verb(
+    connection: sqlite3.Connection, now: int, verb: str, clauses: Sequence[str], values: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Run one of our statements; instants travel as microseconds, ids as text, lists as JSON."""
+    query = with_clauses(_sql(verb), clauses)
+    bound = {name: _plain(value) for name, value in {"now": now, **values}.items()}
+    cursor = connection.execute(query.text, {name: bound[name] for name in query.names})
+    names = [column[0] for column in cursor.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, datetime):
+        return to_micros(value)
+    if isinstance(value, list | tuple):
+        return json.dumps(value)
+    return value
 
 
 def write_trail(

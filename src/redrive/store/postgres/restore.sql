@@ -9,5 +9,7 @@ with moment as (
     select redrive.write_trail('operator', (select now from moment), array_agg(id), array_agg('restored'::text),
         array_agg(source), array_agg(:by::text), array_agg(json_build_object('reason', :reason::text)::text))
     from changed
+), grouped as (
+    select redrive.count_dead(array_agg(id), 1, false, (select now from moment)) from changed
 )
-select c.id from changed c, trailed
+select c.id from changed c, trailed, grouped

@@ -32,5 +32,7 @@ with moment as materialized (
             else json_build_object('attempt', attempts, 'outcome', outcome, 'error_class', error_class,
                                    'error_type', error_type, 'next_retry_at', redrive.iso(due_at)) end::text))
     from settled
+), grouped as (
+    select redrive.count_dead(array_agg(id), 1, true, (select now from moment)) from settled where status = 'failed'
 )
-select s.id from settled s, trailed
+select s.id from settled s, trailed, grouped

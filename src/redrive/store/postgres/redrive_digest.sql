@@ -1,0 +1,2 @@
+-- Digest: the members in order, as the text that is hashed.
+select string_agg(event_id::text || ':' || cycle, ',' order by position) from redrive.redrive_item where redrive_id = :id::uuid

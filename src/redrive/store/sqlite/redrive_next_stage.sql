@@ -1,0 +1,2 @@
+-- Next stage: the gate is open.
+update redrive_redrive set stage = :stage where id = :id

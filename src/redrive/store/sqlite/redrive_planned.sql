@@ -1,0 +1,2 @@
+-- Planned: the set is frozen; its digest is what a start must show.
+update redrive_redrive set digest = :digest, total = :total, ready = :ready where id = :id

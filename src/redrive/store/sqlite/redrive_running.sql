@@ -1,0 +1,2 @@
+-- Running: the redrives that want a tick.
+select id from redrive_redrive where state = 'running' order by id limit 100

@@ -1,0 +1,4 @@
+-- Redrives: newest first.
+select r.*, :now as now,
+       (select count(*) from redrive_redrive_item i where i.redrive_id = r.id and i.state = 'released') as outstanding
+from redrive_redrive r where (:before is null or r.id < :before) order by r.id desc limit :limit
