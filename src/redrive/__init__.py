@@ -27,9 +27,11 @@ from redrive.errors import (
     TerminalHandlerError,
 )
 from redrive.event import ErrorClass, Event, FailureCycle, Priority, Published, Status, TrailEntry
+from redrive.group import Group
 from redrive.inbox import Work
 from redrive.payload import Limits
 from redrive.policy import RetryPolicy
+from redrive.redrive import Plan, Redriving, Release
 from redrive.retention import Retention
 from redrive.store.base import EventFilter
 from redrive.worker import Worker
@@ -62,6 +64,11 @@ __all__ = [
     "RetryPolicy",
     "DeadLetter",
     "FailureCycle",
+    # redrives
+    "Plan",
+    "Release",
+    "Redriving",
+    "Group",
     # looking
     "Event",
     "EventFilter",

@@ -8,18 +8,22 @@ from typing import Any, Self, TypeVar, Unpack
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
-from redrive import caller, replay
+from redrive import caller, group, redrive, replay
 from redrive.classify import DEFAULT_RULES, Rule
 from redrive.clock import Clock, SystemClock
 from redrive.deliver import DeadLetterHook, Handler, handler_from
 from redrive.duration import parse_duration
 from redrive.errors import ConfigurationError, MissingDriver
 from redrive.event import Event, NewEvent, Options, Published, TrailEntry
+from redrive.group import Group
 from redrive.instant import to_micros
 from redrive.payload import Limits, check_text
 from redrive.policy import RetryPolicy
 from redrive.publish import NAME_LIMIT, new_events
+from redrive.redrive import Plan, Redriving, Release
+from redrive.replay import check_actor
 from redrive.retention import Retention
+from redrive.selection import dead_letters, parse
 from redrive.store.base import EventFilter, Store
 from redrive.store.rows import first_of_each_key, postgres_values, published_from, sqlite_values, unanswered
 from redrive.store.sql import Statement, load
@@ -45,12 +49,14 @@ class Redrive:
         generation: int = 0,
         migrate: bool | None = None,
         notify: bool = True,
+        approval_above: int | None = None,
         clock: Clock | None = None,
     ) -> None:
         """Name the database; nothing is opened yet.
 
         ``migrate``: create missing tables when opening. On by default for SQLite, off for PostgreSQL, where
-        `redrive migrate` is a step of your deployment.
+        `redrive migrate` is a step of your deployment. ``approval_above``: a redrive of more events than this needs
+        the approval of a second person.
         """
         self.url = url
         self.clock: Clock = clock or SystemClock()
@@ -62,6 +68,7 @@ class Redrive:
         self._generation = generation
         self._limits = limits or Limits()
         self._notify = notify
+        self._approval_above = approval_above
         self._handlers: dict[str, Handler] = {}
         self._targets: dict[str, tuple[str, ...]] = {}
         self._store = store_for(url, self.clock, notify=notify)
@@ -298,6 +305,73 @@ class Redrive:
         """Send a dead letter round again."""
         await self.open()
         await replay.replay(self._store, event_id, by=by, reason=reason, generation=generation)
+
+    # Redrives and groups
+
+    async def plan(self, selection: str, *, by: str, unsafe: bool = False) -> Plan:
+        """Plan a redrive: freeze the dead letters that a selection means, and say what would become of each.
+
+        Nothing moves until ``start`` is called with the plan's token.
+        """
+        await self.open()
+        wanted = dead_letters(parse(selection))
+        now = self.clock.now()
+        clauses, values = wanted.where("postgres" if self._store.name == "postgres" else "sqlite", now)
+        return await redrive.plan(
+            self._store, self.clock.new_id(), selection=wanted.text, sentence=wanted.sentence(now), clauses=clauses,
+            values=values, by=check_actor(by, "plan"), targets=sorted(self._handlers), unsafe=unsafe,
+        )  # fmt: skip
+
+    async def start(
+        self, token: str, *, by: str, reason: str, release: Release | None = None, generation: int | None = None
+    ) -> Redriving:
+        """Start a planned redrive. The workers carry it on; ``redriving`` tells how it goes."""
+        await self.open()
+        return await redrive.start(
+            self._store, token, by=check_actor(by, "start"), reason=reason, release=release or Release(),
+            generation=generation, approval_above=self._approval_above,
+        )  # fmt: skip
+
+    async def redriving(self, redrive_id: UUID) -> Redriving:
+        """Read one redrive as it stands."""
+        await self.open()
+        return await redrive.get(self._store, redrive_id)
+
+    async def redrivings(self, *, before: UUID | None = None, limit: int = 50) -> list[Redriving]:
+        """List redrives, newest first."""
+        await self.open()
+        rows = await self._store.ask("redrives", before=None if before is None else str(before), limit=limit)
+        return [redrive.redriving_from(row) for row in rows]
+
+    async def approve(self, redrive_id: UUID, *, by: str) -> Redriving:
+        """Agree with a plan as a second person."""
+        await self.open()
+        return await redrive.approve(self._store, redrive_id, by=check_actor(by, "approve"))
+
+    async def pause(self, redrive_id: UUID, *, by: str, reason: str) -> Redriving:
+        """Release nothing more until ``resume``."""
+        await self.open()
+        return await redrive.stop(self._store, redrive_id, to="paused", by=check_actor(by, "pause"), reason=reason)
+
+    async def resume(self, redrive_id: UUID) -> Redriving:
+        """Go on after a pause or a halt."""
+        await self.open()
+        return await redrive.resume(self._store, redrive_id)
+
+    async def abort(self, redrive_id: UUID, *, by: str, reason: str) -> Redriving:
+        """End a redrive; what was not released stays what it was."""
+        await self.open()
+        return await redrive.stop(self._store, redrive_id, to="aborted", by=check_actor(by, "abort"), reason=reason)
+
+    async def groups(self, *, everything: bool = False, state: str | None = None, limit: int = 100) -> list[Group]:
+        """List the causes that dead letters have, the latest failure first."""
+        await self.open()
+        return await group.groups(self._store, everything=everything, state=state, limit=limit)
+
+    async def group(self, fingerprint: str) -> Group:
+        """Find a group by its fingerprint or a beginning of it."""
+        await self.open()
+        return await group.find(self._store, fingerprint)
 
     async def cancel(self, event_id: UUID, *, by: str, reason: str) -> None:
         """End an event that has not ended."""

@@ -19,25 +19,26 @@ async def replay(store: Store, event_id: UUID, *, by: str, reason: str, generati
     """Send a dead letter round again."""
     if generation is not None:
         check_whole(generation, "generation")
-    await store.replay(event_id, generation=generation, by=_actor(by, "replay"), reason=_reason(reason, "replay"))
+    await store.replay(event_id, generation=generation, by=check_actor(by, "replay"), reason=_reason(reason, "replay"))
 
 
 async def cancel(store: Store, event_id: UUID, *, by: str, reason: str) -> None:
     """End an event that has not ended."""
-    await store.cancel(event_id, by=_actor(by, "cancel"), reason=_reason(reason, "cancel"))
+    await store.cancel(event_id, by=check_actor(by, "cancel"), reason=_reason(reason, "cancel"))
 
 
 async def discard(store: Store, event_id: UUID, *, by: str, reason: str) -> None:
     """Hide a dead letter; it stays in the table and can be restored."""
-    await store.discard(event_id, by=_actor(by, "discard"), reason=_reason(reason, "discard"))
+    await store.discard(event_id, by=check_actor(by, "discard"), reason=_reason(reason, "discard"))
 
 
 async def restore(store: Store, event_id: UUID, *, by: str, reason: str) -> None:
     """Take a discarded dead letter back into the quarantine."""
-    await store.restore(event_id, by=_actor(by, "restore"), reason=_reason(reason, "restore"))
+    await store.restore(event_id, by=check_actor(by, "restore"), reason=_reason(reason, "restore"))
 
 
-def _actor(by: str, verb: str) -> str:
+def check_actor(by: str, verb: str) -> str:
+    """Refuse an act without a name."""
     if not by.strip():
         message = f"say who does it: {verb} needs by=…"
         raise Refused(message)

@@ -43,7 +43,7 @@ class Shop:
     async def plan(self, **options: Any) -> redrive.Plan:
         return await redrive.plan(
             self.app.store, self.app.clock.new_id(), selection="type:order.paid", sentence="all of order.paid",
-            clauses=["type = 'order.paid'"], values={}, by="ada", unsafe=True, **options,
+            clauses=["and type = 'order.paid'"], values={}, by="ada", unsafe=True, **options,
         )  # fmt: skip
 
     async def start(self, plan: redrive.Plan, **options: Any) -> redrive.Redriving:

@@ -57,7 +57,7 @@ def with_clauses(query: Statement, clauses: Sequence[str]) -> Statement:
     """Put conditions into the place that a file leaves for them."""
     if "{where}" not in query.text:
         return query
-    return statement(query.verb, query.text.replace("{where}", "\n".join(f"and {clause}" for clause in clauses)))
+    return statement(query.verb, query.text.replace("{where}", "\n".join(clauses)))
 
 
 def statement(verb: str, text: str) -> Statement:
