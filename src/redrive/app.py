@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Final, Literal, Self, TypeVar, Unpack
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
@@ -13,17 +13,18 @@ from redrive.classify import DEFAULT_RULES, Rule
 from redrive.clock import Clock, SystemClock
 from redrive.deliver import DeadLetterHook, Handler, handler_from
 from redrive.duration import parse_duration
-from redrive.errors import ConfigurationError, MissingDriver
+from redrive.errors import ConfigurationError, EventNotFound, MissingDriver, PayloadInvalid, Refused
 from redrive.event import Event, NewEvent, Options, Published, TrailEntry
 from redrive.group import Group
 from redrive.instant import to_micros
-from redrive.payload import Limits, check_text
+from redrive.payload import Limits, check_text, encode
 from redrive.policy import RetryPolicy
 from redrive.publish import NAME_LIMIT, new_events
 from redrive.redrive import Plan, Redriving, Release
 from redrive.replay import check_actor
 from redrive.retention import Retention
 from redrive.selection import dead_letters, parse
+from redrive.shadow import Shadow, shadow
 from redrive.store.base import EventFilter, Store
 from redrive.store.rows import first_of_each_key, postgres_values, published_from, sqlite_values, unanswered
 from redrive.store.sql import Statement, load
@@ -31,6 +32,7 @@ from redrive.trail import Verdict, verify
 from redrive.worker import Worker, WorkerOptions
 
 Draft = tuple[str, Any] | tuple[str, Any, Options]
+UNCHANGED: Final = object()
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -87,11 +89,14 @@ class Redrive:
         retry: RetryPolicy | None = None,
         rules: Sequence[Rule] | None = None,
         on_dead_letter: DeadLetterHook | None = None,
+        effects: Literal["inside", "outside"] | None = None,
     ) -> Callable[[F], F]:
         """Register the decorated function for events of a type.
 
         A type's first handler needs no name: its target is the type itself, so that whoever publishes need not know it.
         Every further handler of the type has one; each gets a row, a retry state and a dead letter of its own.
+        ``effects="inside"`` says that all it does is in its transaction, so that it may be run as a shadow;
+        ``"outside"`` that it reaches further, so that it may not.
         """
         check_text(type_, "type", NAME_LIMIT)
         target = type_ if name is None else check_text(name, "name", NAME_LIMIT)
@@ -108,6 +113,7 @@ class Redrive:
                 retry=retry,
                 rules=self.rules if rules is None else (*rules, *self.rules),
                 on_dead_letter=on_dead_letter,
+                effects=effects,
             )
             self.route(type_, target)
             return function
@@ -301,10 +307,41 @@ class Redrive:
         await self.open()
         return await verify(self._store.trail(), noted or {})
 
-    async def replay(self, event_id: UUID, *, by: str, reason: str, generation: int | None = None) -> None:
-        """Send a dead letter round again."""
+    async def replay(
+        self, event_id: UUID, *, by: str, reason: str, generation: int | None = None, payload: Any = UNCHANGED
+    ) -> None:
+        """Send a dead letter round again.
+
+        With ``payload`` it goes with an edited one: checked against today's handler, the original kept as a revision.
+        Identity (id, keys, correlation, causation) cannot be edited.
+        """
         await self.open()
-        await replay.replay(self._store, event_id, by=by, reason=reason, generation=generation)
+        text = None if payload is UNCHANGED else await self._edited(event_id, payload)
+        await replay.replay(self._store, event_id, by=by, reason=reason, generation=generation, payload=text)
+
+    async def _edited(self, event_id: UUID, payload: Any) -> str:
+        text = encode(payload, self._limits)
+        event = await self._store.event(event_id)
+        if event is None:
+            raise EventNotFound(f"there is no event {event_id}")
+        handler = self._handlers.get(event.target)
+        if handler is not None:
+            try:
+                handler.decoder(text)
+            except PayloadInvalid as error:
+                raise Refused(f"the edited payload does not fit {handler.name}: {error}") from error
+        return text
+
+    async def shadow(self, event_id: UUID, *, force: bool = False) -> Shadow:
+        """Run the handler on an event in a transaction that is always rolled back; say how it would end."""
+        await self.open()
+        event = await self._store.event(event_id)
+        if event is None:
+            raise EventNotFound(f"there is no event {event_id}")
+        handler = self._handlers.get(event.target)
+        if handler is None:
+            raise Refused(f"nobody here handles {event.target!r}: run this with the app that does")
+        return await shadow(handler, event, self._store, self.new_events, self.retry, force=force)
 
     # Redrives and groups
 

@@ -38,6 +38,7 @@ class Handler:
     retry: RetryPolicy | None = None
     rules: Sequence[Rule] = DEFAULT_RULES
     on_dead_letter: DeadLetterHook | None = None
+    effects: str | None = None
     decoder: Decoder[Any] = field(default_factory=Decoder)
     takes_context: bool = True
     is_async: bool = True
@@ -75,6 +76,7 @@ def handler_from(
     retry: RetryPolicy | None,
     rules: Sequence[Rule],
     on_dead_letter: DeadLetterHook | None,
+    effects: str | None = None,
 ) -> Handler:
     """Read off a function's signature what it wants to be given."""
     parameters = [
@@ -100,6 +102,7 @@ def handler_from(
         retry=retry,
         rules=rules,
         on_dead_letter=on_dead_letter,
+        effects=effects,
         decoder=Decoder(hints.get(parameters[0].name, Any)),
         takes_context=len(parameters) == 2,  # noqa: PLR2004
         is_async=inspect.iscoroutinefunction(function),

@@ -46,6 +46,7 @@ TRAIL_KINDS: Final = (
     "dead-lettered",
     "lost",
     "put-back",
+    "edited",
     "replayed",
     "cancelled",
     "discarded",

@@ -247,7 +247,7 @@ async def tick(store: Store, *, chain: str) -> float:
                 most = max(most, await _carry_on(tx, redrive_id, chain))
     if most >= CHUNK:
         return 0.0
-    return 0.1 if running else 1.0
+    return 0.1 if running else 0.5
 
 
 async def _carry_on(tx: Transaction, redrive_id: UUID, chain: str) -> int:

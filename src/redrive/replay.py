@@ -15,11 +15,14 @@ ACTOR_LIMIT: Final = 255
 REASON_LIMIT: Final = 2_000
 
 
-async def replay(store: Store, event_id: UUID, *, by: str, reason: str, generation: int | None) -> None:
-    """Send a dead letter round again."""
+async def replay(
+    store: Store, event_id: UUID, *, by: str, reason: str, generation: int | None, payload: str | None = None
+) -> None:
+    """Send a dead letter round again, with an edited payload if one is given; the original is kept."""
     if generation is not None:
         check_whole(generation, "generation")
-    await store.replay(event_id, generation=generation, by=check_actor(by, "replay"), reason=_reason(reason, "replay"))
+    who, why = check_actor(by, "replay"), _reason(reason, "replay")
+    await store.replay(event_id, generation=generation, by=who, reason=why, payload=payload)
 
 
 async def cancel(store: Store, event_id: UUID, *, by: str, reason: str) -> None:

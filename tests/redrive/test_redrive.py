@@ -116,7 +116,7 @@ async def test_a_rate_is_kept(app: Redrive) -> None:
 
     async with working(app):
         running = await shop.start(plan, rate=20.0)
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(1.2)
         midway = await redrive.get(app.store, running.id)
         done = await shop.over(running, "done")
 
@@ -135,7 +135,7 @@ async def test_pause_resume_and_abort(app: Redrive) -> None:
 
     async with working(app):
         running = await shop.start(plan, rate=10.0)
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1.2)
         paused = await redrive.stop(app.store, running.id, to="paused", by="bob", reason="lunch")
         await asyncio.sleep(0.5)
         assert (await redrive.get(app.store, running.id)).released == paused.released

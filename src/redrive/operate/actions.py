@@ -9,10 +9,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
+from redrive import group
 from redrive.app import Redrive
 from redrive.errors import EventNotFound, Refused
-from redrive.event import Event
-from redrive.store.base import Purge
+from redrive.event import Event, Status
+from redrive.group import Group
+from redrive.operate import views
+from redrive.redrive import Plan, Redriving
+from redrive.selection import parse
+from redrive.store.base import EventFilter, Purge
 
 Verb = Literal["replay", "discard", "restore", "cancel"]
 DONE: Final[dict[Verb, str]] = {
@@ -112,3 +117,56 @@ def _sum(one: Purge, two: Purge) -> Purge:
         one.handled + two.handled,
         one.sessions + two.sessions,
     )
+
+
+# --- redrives ---
+
+
+async def plan(app: Redrive, selection: str, *, by: str, unsafe: bool = False) -> Plan | None:
+    """Plan a redrive; nothing, and nothing is written down, when no dead letter is meant."""
+    await app.open()
+    wanted = views.narrowed(app, EventFilter(status=Status.FAILED, limit=1), parse(selection))
+    if not await app.events(wanted):
+        return None
+    planned = await app.plan(selection, by=by, unsafe=unsafe)
+    return planned if planned.redrive.total else None
+
+
+async def pause(app: Redrive, standing: Redriving, *, by: str, reason: str) -> Redriving:
+    """Release nothing more until ``resume``."""
+    if standing.state != "running":
+        raise Refused(f"redrive {standing.id} is {standing.state}: only a running one can be paused")
+    return await app.pause(standing.id, by=by, reason=reason)
+
+
+async def resume(app: Redrive, standing: Redriving) -> Redriving:
+    """Go on after a pause or a halt."""
+    if standing.started_at is None:
+        raise Refused(f"redrive {standing.id} was never started: `redrive run` starts it, with the token of its plan")
+    return await app.resume(standing.id)
+
+
+# --- groups ---
+
+
+async def describe(
+    app: Redrive,
+    found: Group,
+    *,
+    by: str,
+    owner: str | None = None,
+    note: str | None = None,
+    muted_for: float | None = None,
+    state: str | None = None,
+) -> Group:
+    """Say who looks after a group, what is known of it, that it may be quiet for a while, or that it is resolved."""
+    until = None if muted_for is None else app.clock.now() + timedelta(seconds=muted_for)
+    return await group.describe(
+        app.store, found.fingerprint, by=by, owner=owner, note=note, muted_until=until, state=state
+    )
+
+
+async def rebuild_groups(app: Redrive) -> dict[str, int]:
+    """Count every group anew; what is returned was wrong, with its right count."""
+    await app.open()
+    return await group.rebuild(app.store)

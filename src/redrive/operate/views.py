@@ -6,8 +6,9 @@ the trail knows what went wrong and who did what, the row knows when it began an
 
 import heapq
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -15,21 +16,34 @@ from uuid import UUID
 from redrive.app import Redrive
 from redrive.errors import EventNotFound, RedriveError
 from redrive.event import Event, FailureCycle, Status, TrailEntry
-from redrive.instant import iso
+from redrive.group import Group, Skew, skew
+from redrive.instant import from_micros, iso
+from redrive.redrive import Plan, Redriving
+from redrive.selection import Selection, parse
 from redrive.store.base import EventFilter, Session
 
 CANDIDATES: Final = 10
 _PAGE: Final = 200
 _ID_CHARACTERS: Final = re.compile(r"[0-9a-f-]{1,36}")
 _DIGITS_OF_AN_ID: Final = 32
+_FINGERPRINT: Final = re.compile(r"(?:[0-9]+:)?([0-9a-f]{1,16})")
+_ITEMS_PAGE: Final = 2_000
+_COMPARED: Final = 500
+_REDRIVES_SEARCHED: Final = 50
+_PAST_REDRIVES: Final = 10
+_SAMPLES_SEARCHED: Final = 200
 
 
 class Ambiguous(RedriveError):
-    """The beginning of an id fits several events; ``candidates`` are some of them."""
+    """The beginning of an id fits several things; ``candidates`` are some of them."""
 
-    def __init__(self, message: str, candidates: Sequence[Event]) -> None:
+    def __init__(self, message: str, candidates: Sequence[Event | Redriving | Group]) -> None:
         super().__init__(message)
         self.candidates = candidates
+
+
+class NotFound(RedriveError, LookupError):
+    """There is no redrive or group that begins like this."""
 
 
 # --- events ---
@@ -71,6 +85,19 @@ async def pages(app: Redrive, wanted: EventFilter, at_most: int | None = None) -
 def dead_letters(wanted: EventFilter) -> EventFilter:
     """Narrow a filter to what stands in quarantine."""
     return replace(wanted, status=Status.FAILED)
+
+
+def narrowed(app: Redrive, wanted: EventFilter, selection: Selection) -> EventFilter:
+    """Narrow a filter by a selection; one that speaks of discarded events decides itself whether they are meant."""
+    clauses, values = selection.where("postgres" if app.store.name == "postgres" else "sqlite", app.clock.now())
+    says = any(term.field == "discarded" for term in selection.terms)
+    discarded = None if says and not wanted.discarded else wanted.discarded
+    return replace(wanted, discarded=discarded, clauses=tuple(clauses), values=values)
+
+
+async def selected(app: Redrive, selection: str, *, limit: int = 50, before: UUID | None = None) -> list[Event]:
+    """Read a page of the events that a selection means, newest first."""
+    return await app.events(narrowed(app, EventFilter(limit=limit, before=before), parse(selection)))
 
 
 # --- the story of one event ---
@@ -195,6 +222,12 @@ async def workers(app: Redrive) -> list[Session]:
     return await app.store.sessions()
 
 
+async def live_workers(app: Redrive) -> list[Session]:
+    """List the workers that are at work now."""
+    now = app.clock.now()
+    return [each for each in await workers(app) if each.ended_at is None and (each.lease_until or now) > now]
+
+
 async def overview(app: Redrive) -> dict[str, Any]:
     """Answer what an operator asks first: how many stand where, who works, how old the backlog is."""
     await app.open()
@@ -227,3 +260,203 @@ def entry_json(entry: TrailEntry) -> dict[str, Any]:
         "detail": entry.facts,
         "hash": entry.hash,
     }
+
+
+# --- groups ---
+
+
+async def find_group(app: Redrive, text: str) -> Group:
+    """Find the one group whose fingerprint begins like this, with its version before it or without."""
+    match = _FINGERPRINT.fullmatch(text.strip().lower())
+    if match is None:
+        raise NotFound(f"{text[:64]!r} is not a group or the beginning of one: `redrive groups ls --all` shows them")
+    await app.open()
+    rows = await app.store.ask("group", fingerprint=match[1])
+    if not rows:
+        raise NotFound(f"there is no group that begins with {match[1]}: `redrive groups ls --all` lists them")
+    found = [await app.group(row["fingerprint"]) for row in rows]
+    if len(found) > 1:
+        raise Ambiguous(f"several groups begin with {match[1]}: give more of it", found)
+    return found[0]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStory:
+    """A group, one of its members, what sets them apart, and the redrives that took some of them."""
+
+    group: Group
+    sample: Event | None
+    skews: Sequence[Skew]
+    dead: int
+    delivered: int
+    redrives: Sequence[tuple[Redriving, int]]
+
+
+async def group_story(app: Redrive, group: Group) -> GroupStory:
+    """Put together what is known of a group; compares at most 500 dead letters with 500 delivered events."""
+    members = narrowed(app, EventFilter(status=Status.FAILED), parse(f"group:{group.fingerprint}"))
+    dead = [event async for event in pages(app, members, _COMPARED)]
+    others = EventFilter(status=Status.DELIVERED, target=group.target)
+    delivered = [event async for event in pages(app, others, _COMPARED)]
+    sample = next((event for event in dead if event.id == group.sample_event_id), None) or next(iter(dead), None)
+    redrives = await _redrives_of(app, group)
+    return GroupStory(group, sample, skew(dead, delivered), len(dead), len(delivered), redrives)
+
+
+async def _redrives_of(app: Redrive, group: Group) -> list[tuple[Redriving, int]]:
+    """Find the latest redrives with members of a group, and how many members; looks at the newest 50 only."""
+    found = []
+    for each in await app.redrivings(limit=_REDRIVES_SEARCHED):
+        if each.started_at is None or each.started_at < group.first_seen_at:
+            continue
+        parts = await app.store.ask("redrive_breakdown", id=each.id)
+        members = sum(part["n"] for part in parts if part["fingerprint"] == group.fingerprint)
+        if members:
+            found.append((each, members))
+        if len(found) == _PAST_REDRIVES:
+            break
+    return found
+
+
+def group_json(group: Group) -> dict[str, Any]:
+    """Return a group as a plain dict."""
+    return {**_plain(asdict(group)), "short": group.short, "why": group.why}
+
+
+def skew_json(each: Skew) -> dict[str, Any]:
+    """Return what sets dead letters apart as a plain dict."""
+    return asdict(each)
+
+
+# --- redrives ---
+
+
+async def find_redrive(app: Redrive, text: str) -> Redriving:
+    """Read the one redrive whose id begins like this; a token will do, too."""
+    digits = text.strip().lower().partition(":")[0]
+    bare = digits.replace("-", "")
+    if not _ID_CHARACTERS.fullmatch(digits) or not 0 < len(bare) <= _DIGITS_OF_AN_ID:
+        raise NotFound(f"{text[:64]!r} is not the id of a redrive or its beginning: `redrive redrives ls` shows them")
+    last = UUID(int=min(int(bare.ljust(_DIGITS_OF_AN_ID, "f"), 16) + 1, 2**128 - 1))
+    page = await app.redrivings(before=last, limit=CANDIDATES + 1)
+    found = [each for each in page if each.id.hex.startswith(bare)]
+    if not found:
+        raise NotFound(f"there is no redrive whose id begins with {digits}: `redrive redrives ls` lists them")
+    if len(found) > 1:
+        many = f"more than {CANDIDATES}" if len(found) > CANDIDATES else str(len(found))
+        raise Ambiguous(f"{many} redrives begin with {digits}: give more of the id", found[:CANDIDATES])
+    return found[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One member of a redrive, and what became of it."""
+
+    position: int
+    event_id: UUID
+    cycle: int
+    fingerprint: str | None
+    state: str
+    reason: str | None
+    stage: int | None
+    released_at: datetime | None
+    ended_at: datetime | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain dict."""
+        return _plain(asdict(self))
+
+
+async def items(app: Redrive, redrive_id: UUID) -> AsyncIterator[Item]:
+    """Walk through the members of a redrive in their order, a page at a time."""
+    after = 0
+    while True:
+        rows = await app.store.ask("redrive_items", id=redrive_id, after=after, limit=_ITEMS_PAGE)
+        for row in rows:
+            yield _item(row)
+        if len(rows) < _ITEMS_PAGE:
+            return
+        after = rows[-1]["position"]
+
+
+def _item(row: Mapping[str, Any]) -> Item:
+    values = dict(row)
+    values["event_id"] = UUID(str(row["event_id"]))
+    for name in ("released_at", "ended_at"):
+        values[name] = from_micros(row[name]) if isinstance(row[name], int) else row[name]
+    return Item(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a redrive has brought: the members of every group by their state, and why some did not go."""
+
+    redrive: Redriving
+    groups: Sequence[tuple[str | None, Group | None, Mapping[str, int]]]
+    ineligible: Mapping[str, int]
+    skipped: Mapping[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain dict."""
+        return {
+            "redrive": redriving_json(self.redrive),
+            "groups": [
+                {
+                    "fingerprint": fingerprint,
+                    "title": None if group is None else group.title,
+                    "state": None if group is None else group.state,
+                    "dead_count": None if group is None else group.dead_count,
+                    "members": sum(states.values()),
+                    "outcomes": dict(states),
+                }
+                for fingerprint, group, states in self.groups
+            ],
+            "ineligible": dict(self.ineligible),
+            "skipped": dict(self.skipped),
+        }
+
+
+async def report(app: Redrive, standing: Redriving) -> Report:
+    """Count the members of a redrive by group and outcome. Walks through all of them."""
+    counts: dict[str | None, Counter[str]] = {}
+    ineligible: Counter[str] = Counter()
+    skipped: Counter[str] = Counter()
+    async for item in items(app, standing.id):
+        counts.setdefault(item.fingerprint, Counter())[item.state] += 1
+        if item.state in ("ineligible", "skipped"):
+            (skipped if item.state == "skipped" else ineligible)[item.reason or "no reason was noted"] += 1
+    largest = sorted(counts.items(), key=lambda each: -each[1].total())
+    groups = [(fingerprint, await _group_or_none(app, fingerprint), states) for fingerprint, states in largest]
+    return Report(standing, groups, dict(ineligible.most_common()), dict(skipped.most_common()))
+
+
+async def _group_or_none(app: Redrive, fingerprint: str | None) -> Group | None:
+    if fingerprint is None or not await app.store.ask("group", fingerprint=fingerprint):
+        return None
+    return await app.group(fingerprint)
+
+
+async def samples(app: Redrive, plan: Plan, most: int = 5) -> list[Event]:
+    """Read some of the members of a plan that are ready to go, of different groups where there are several."""
+    rows = await app.store.ask("redrive_items", id=plan.redrive.id, after=0, limit=_SAMPLES_SEARCHED)
+    ready = [_item(row) for row in rows if row["state"] == "ready"]
+    one_of_each = list({item.fingerprint: item for item in reversed(ready)}.values())[::-1]
+    others = [item for item in ready if item not in one_of_each]
+    events = [await app.event(item.event_id) for item in (one_of_each + others)[:most]]
+    return [event for event in events if event is not None]
+
+
+def redriving_json(standing: Redriving) -> dict[str, Any]:
+    """Return a redrive as a plain dict; a plan has its token."""
+    told = _plain(asdict(standing))
+    told |= {"failed": standing.failed, "ended": standing.ended, "is_over": standing.is_over}
+    if standing.state == "planned":
+        told["token"] = standing.token
+    return told
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    def plain(value: Any) -> Any:
+        return iso(value) if isinstance(value, datetime) else str(value) if isinstance(value, UUID) else value
+
+    return {name: plain(value) for name, value in values.items()}

@@ -93,8 +93,10 @@ class EventFilter:
     correlation_id: str | None = None
     id_prefix: str | None = None
     before: UUID | None = None
-    discarded: bool = False
+    discarded: bool | None = False  # none: both
     limit: int = 50
+    clauses: tuple[str, ...] = ()  # further conditions in the store's own SQL, and the values they bind
+    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,9 @@ class Store(Protocol):
     ) -> list[Row]: ...
     def wakes(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[None]: ...
 
-    async def replay(self, event_id: UUID, *, generation: int | None, by: str, reason: str) -> None: ...
+    async def replay(
+        self, event_id: UUID, *, generation: int | None, by: str, reason: str, payload: str | None = None
+    ) -> None: ...
     async def cancel(self, event_id: UUID, *, by: str, reason: str) -> None: ...
     async def discard(self, event_id: UUID, *, by: str, reason: str) -> None: ...
     async def restore(self, event_id: UUID, *, by: str, reason: str) -> None: ...
@@ -222,7 +226,10 @@ def filter_clauses(wanted: EventFilter) -> tuple[list[str], dict[str, Any]]:
     if wanted.before is not None:
         clauses.append("and id < :before")
         values["before"] = wanted.before
-    clauses.append(f"and deleted_at is {'not null' if wanted.discarded else 'null'}")
+    if wanted.discarded is not None:
+        clauses.append(f"and deleted_at is {'not null' if wanted.discarded else 'null'}")
+    clauses += wanted.clauses
+    values.update(wanted.values)
     clauses.append("order by id desc limit :limit")
     values["limit"] = wanted.limit
     return clauses, values

@@ -360,7 +360,17 @@ class PostgresStore:
 
     # What operators do
 
-    async def replay(self, event_id: UUID, *, generation: int | None, by: str, reason: str) -> None:
+    async def replay(
+        self, event_id: UUID, *, generation: int | None, by: str, reason: str, payload: str | None = None
+    ) -> None:
+        """Replay a dead letter, with an edited payload if one is given: both or neither."""
+        if payload is not None:
+            with translating(self._place):
+                async with self.transaction() as tx:
+                    await tx.run("payload_revise", id=event_id, payload=payload, by=by, reason=reason)
+                    values = {"id": event_id, "generation": generation, "by": by, "reason": reason}
+                    await tx.run("replay", history_limit=HISTORY_LIMIT, **values)
+            return
         await self._fetch(
             "replay",
             id=event_id,

@@ -389,13 +389,19 @@ class SqliteStore:
 
     # What operators do
 
-    async def replay(self, event_id: UUID, *, generation: int | None, by: str, reason: str) -> None:
+    async def replay(
+        self, event_id: UUID, *, generation: int | None, by: str, reason: str, payload: str | None = None
+    ) -> None:
+        """Replay a dead letter, with an edited payload if one is given: both or neither."""
+
         def job(connection: sqlite3.Connection, now: int) -> None:
             event = _find(connection, event_id)
             if event.status is not Status.FAILED:
                 raise Refused(f"event {event_id} is {event.status}: only a dead letter can be replayed")
             if event.deleted_at is not None:
                 raise Refused(f"event {event_id} was discarded: restore it first, then replay it")
+            if payload is not None:
+                _revise(connection, now, event, payload, by, reason)
             redrive_id = str(self.clock.new_id())
             connection.execute(
                 "insert into redrive_redrive (id, state, selection, sentence, total, ready, planned_by, planned_at,"
@@ -857,6 +863,14 @@ def note_outcomes(connection: sqlite3.Connection, now: int, redrive_id: str) -> 
         names = ("delivered", "failed_same", "failed_other", "skipped")
         counts = {name: states.count(name) for name in names}
         connection.execute(_sql("redrive_count").text, {"id": redrive_id, "released": 0, **counts})
+
+
+def _revise(connection: sqlite3.Connection, now: int, event: Event, payload: str, by: str, reason: str) -> None:
+    values = {"id": str(event.id), "by": by, "reason": reason, "now": now}
+    (revision,) = connection.execute(_sql("payload_revise").text, values).fetchone()
+    connection.execute("update redrive_outbox set payload = ? where id = ?", (payload, str(event.id)))
+    detail = {"reason": reason, "revision": revision}
+    write_trail(connection, OPERATOR, now, [(str(event.id), "edited", event.source, by, detail)])
 
 
 def run_verb(

@@ -11,7 +11,15 @@ from redrive.event import ErrorClass, Status
 from redrive.operate import views
 from redrive.operate.cli import show
 from redrive.operate.cli.acts import act_and_tell
-from redrive.operate.cli.events import IdArgument, LimitOption, TypeOption, tell_event, tell_list
+from redrive.operate.cli.events import (
+    IdArgument,
+    LimitOption,
+    SelectionArgument,
+    TypeOption,
+    selected,
+    tell_event,
+    tell_list,
+)
 from redrive.operate.cli.outcome import say
 from redrive.operate.cli.shared import (
     ByOption,
@@ -25,6 +33,7 @@ from redrive.operate.cli.shared import (
     url_from,
 )
 from redrive.operate.cli.text import plural
+from redrive.selection import Selection
 from redrive.store.base import EventFilter
 
 app = typer.Typer(help="Dead letters: list, look, export, discard, restore.", no_args_is_help=True)
@@ -36,6 +45,7 @@ DiscardedOption = Annotated[bool, typer.Option("--discarded", help="Those that w
 @app.command("ls")
 def ls(
     ctx: typer.Context,
+    selection: SelectionArgument = None,
     type_: TypeOption = None,
     error_class: ClassOption = None,
     discarded: DiscardedOption = False,
@@ -43,14 +53,18 @@ def ls(
     output: OutputOption = Output.TABLE,
     url: UrlOption = None,
 ) -> None:
-    """List dead letters, newest first."""
+    """List dead letters, newest first: all, or those that a selection means ('class:missing age>1h')."""
     wanted = EventFilter(status=Status.FAILED, type=type_, error_class=error_class, discarded=discarded)
-    filtered = bool(type_ or error_class)
-    run(_list(url_from(ctx, url), wanted, limit, output, filtered=filtered))
+    filtered = bool(type_ or error_class or selection)
+    run(_list(url_from(ctx, url), wanted, selected(selection), limit, output, filtered=filtered))
 
 
-async def _list(url: str, wanted: EventFilter, limit: int, output: Output, *, filtered: bool) -> None:
+async def _list(
+    url: str, wanted: EventFilter, selection: Selection | None, limit: int, output: Output, *, filtered: bool
+) -> None:
     async with existing(url) as app_:
+        if selection is not None:
+            wanted = views.narrowed(app_, wanted, selection)
         events = [event async for event in views.pages(app_, wanted, limit)]
         now = app_.clock.now()
     tell_list(

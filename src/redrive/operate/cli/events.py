@@ -20,18 +20,23 @@ from redrive.operate.cli.shared import (
     run,
     url_from,
 )
+from redrive.selection import Selection, parse
 from redrive.store.base import EventFilter
 
 app = typer.Typer(help="Find events, see one whole, read its story, call it off.", no_args_is_help=True)
 
 TypeOption = Annotated[str | None, typer.Option("--type", "-t", help="Of this type; order.* for a family.")]
 LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="At most so many, newest first.")]
+SelectionArgument = Annotated[
+    str | None, typer.Argument(metavar="[SELECTION]", help="Which, like 'class:missing age>1h'; all without it.")
+]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id, or a unique beginning of it.")]
 
 
 @app.command("ls")
 def ls(
     ctx: typer.Context,
+    selection: SelectionArgument = None,
     status: Annotated[Status | None, typer.Option("--status", "-s", help="In this status.")] = None,
     type_: TypeOption = None,
     target: Annotated[str | None, typer.Option("--target", help="For this handler.")] = None,
@@ -41,13 +46,23 @@ def ls(
     output: OutputOption = Output.TABLE,
     url: UrlOption = None,
 ) -> None:
-    """List events, newest first."""
+    """List events, newest first: all, or those that a selection means ('type:order.* age>1h')."""
     wanted = EventFilter(status=status, type=type_, target=target, retry_key=retry_key, correlation_id=correlation)
-    run(_list(url_from(ctx, url), wanted, limit, output, filtered=wanted != EventFilter()))
+    filtered = bool(selection) or wanted != EventFilter()
+    run(_list(url_from(ctx, url), wanted, selected(selection), limit, output, filtered=filtered))
 
 
-async def _list(url: str, wanted: EventFilter, limit: int, output: Output, *, filtered: bool) -> None:
+def selected(text: str | None) -> Selection | None:
+    """Read a selection that was given on the command line, before anything is opened."""
+    return None if text is None else parse(text)
+
+
+async def _list(
+    url: str, wanted: EventFilter, selection: Selection | None, limit: int, output: Output, *, filtered: bool
+) -> None:
     async with existing(url) as app_:
+        if selection is not None:
+            wanted = views.narrowed(app_, wanted, selection)
         events = [event async for event in views.pages(app_, wanted, limit)]
         now = app_.clock.now()
     tell_list(events, output, "events", lambda shown: show.events_table(shown, now), filtered=filtered, limit=limit)

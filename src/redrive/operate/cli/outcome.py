@@ -13,16 +13,19 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
-from redrive.errors import EventNotFound, PayloadRefused, RedriveError, Refused
+from redrive.errors import EventNotFound, PayloadRefused, RedriveError, Refused, SelectionError
+from redrive.event import Event
+from redrive.group import Group
 from redrive.operate.cli.text import clean, one_line
-from redrive.operate.views import Ambiguous
+from redrive.operate.views import Ambiguous, NotFound
 
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141  # what a shell reports for a program that SIGPIPE ended
 
 
 _ORDER: Final = (
-    "demo", "init", "migrate", "doctor", "up", "worker", "publish", "events", "dlq", "replay", "audit", "purge",
+    "demo", "init", "migrate", "doctor", "up", "worker", "publish", "events", "dlq", "groups", "plan", "run",
+    "redrives", "replay", "audit", "purge",
 )  # fmt: skip
 
 
@@ -47,9 +50,9 @@ class NothingMatched(RedriveError):
 
 def code_of(error: RedriveError) -> Code:
     """Choose the exit code of an error."""
-    if isinstance(error, BadInput | Ambiguous):
+    if isinstance(error, BadInput | Ambiguous | SelectionError):
         return Code.USAGE
-    if isinstance(error, NothingMatched | EventNotFound):
+    if isinstance(error, NothingMatched | EventNotFound | NotFound):
         return Code.NOTHING
     if isinstance(error, Refused | PayloadRefused):
         return Code.REFUSED
@@ -108,8 +111,13 @@ def _debugging() -> bool:
 
 def _list_candidates(error: RedriveError) -> None:
     if isinstance(error, Ambiguous):
-        for event in error.candidates:
-            say(f"  {event.id}  {event.type}  {event.status}")
+        for each in error.candidates:
+            if isinstance(each, Event):
+                say(f"  {each.id}  {each.type}  {each.status}")
+            elif isinstance(each, Group):
+                say(f"  {each.fingerprint}  {one_line(each.title, 60)}")
+            else:
+                say(f"  {each.id}  {each.state}  {one_line(each.sentence, 60)}")
 
 
 def _close_the_pipe() -> None:

@@ -21,6 +21,7 @@ from redrive.operate.actions import DONE, Done
 from redrive.operate.cli.shared import Output
 from redrive.operate.cli.text import clean, clock_time, day, one_line, times, when
 from redrive.operate.views import Step, Timeline
+from redrive.redrive import Redriving
 
 _SHORTEST_ID: Final = 13  # the whole millisecond of a time-ordered id
 _ERROR_LENGTH: Final = 200
@@ -130,8 +131,8 @@ def table(
     return drawn
 
 
-def short_ids(events: Sequence[Event]) -> dict[Any, str]:
-    """Cut ids to the shortest beginning that tells these events apart."""
+def short_ids(events: Sequence[Event | Redriving]) -> dict[Any, str]:
+    """Cut ids to the shortest beginning that tells these apart."""
     texts = sorted(str(event.id) for event in events)
     needed = _SHORTEST_ID
     for one, two in pairwise(texts):

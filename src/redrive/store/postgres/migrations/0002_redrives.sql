@@ -244,3 +244,14 @@ begin
         raise exception 'event % cannot be replayed: %', p_event_id, v_why using errcode = 'RD409';
     end if;
 end $$;
+
+-- What a payload was before somebody edited it for a replay.
+create table redrive.payload_revision (
+    event_id    uuid not null,
+    revision    int not null,
+    payload     json not null,
+    replaced_by text not null,
+    reason      text not null,
+    replaced_at timestamptz not null,
+    primary key (event_id, revision)
+);

@@ -81,3 +81,14 @@ create index redrive_redrive_item_ready on redrive_redrive_item (redrive_id, pos
 create index redrive_redrive_item_released on redrive_redrive_item (redrive_id, position) where state = 'released';
 create unique index redrive_redrive_item_event on redrive_redrive_item (event_id) where state = 'released';
 create index redrive_redrive_item_of_event on redrive_redrive_item (event_id);
+
+-- What a payload was before somebody edited it for a replay.
+create table redrive_payload_revision (
+    event_id    text not null,
+    revision    integer not null,
+    payload     text not null,
+    replaced_by text not null,
+    reason      text not null,
+    replaced_at integer not null,
+    primary key (event_id, revision)
+) without rowid;

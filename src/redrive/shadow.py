@@ -1,0 +1,125 @@
+"""Shadow: run a handler on a dead letter without anything coming of it.
+
+The handler's transaction is real and always rolled back; what it publishes is captured. The answer is "would succeed",
+"fails with …" or "has had its effect already". What a handler does outside its transaction cannot be rolled back, so
+one that declares outside effects is refused, and one that declares nothing must be forced.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from redrive.classify import classify, describe
+from redrive.context import Context, Desk
+from redrive.deliver import Handler, deliver
+from redrive.errors import AlreadyHandled, Refused
+from redrive.event import Event, NewEvent, Published
+from redrive.policy import RetryPolicy
+from redrive.store.base import Row, Store, Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """How an event would end if it were replayed now."""
+
+    would: str  # "succeed", "fail" or "do nothing"
+    error: str | None
+    error_class: str | None
+    published: tuple[tuple[str, Any], ...]
+
+
+class _Rollback(Exception):
+    """Ends a transaction that must not be committed."""
+
+
+class _ShadowTransaction:
+    """The real transaction, except for what must not happen."""
+
+    def __init__(self, inner: Transaction, captured: list[NewEvent]) -> None:
+        self._inner = inner
+        self._captured = captured
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def publish(self, events: Sequence[NewEvent]) -> list[Published]:
+        return _capture(self._captured, events)
+
+    async def deliver(self, _event_id: Any, _fence: int) -> bool:
+        return True
+
+
+class _ShadowStore:
+    """A store that commits nothing."""
+
+    def __init__(self, store: Store, captured: list[NewEvent]) -> None:
+        self.clock = store.clock
+        self._store = store
+        self._captured = captured
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[_ShadowTransaction]:
+        try:
+            async with self._store.transaction() as inner:
+                yield _ShadowTransaction(inner, self._captured)
+                raise _Rollback
+        except _Rollback:
+            pass
+
+    async def publish(self, events: Sequence[NewEvent]) -> list[Published]:
+        return _capture(self._captured, events)
+
+
+def _capture(into: list[NewEvent], events: Sequence[NewEvent]) -> list[Published]:
+    into.extend(events)
+    return [Published(event.id, event.target, created=True) for event in events]
+
+
+async def shadow(
+    handler: Handler,
+    event: Event,
+    store: Store,
+    new_events: Callable[..., list[NewEvent]],
+    retry: RetryPolicy,
+    *,
+    force: bool,
+) -> Shadow:
+    """Run the handler once and roll back whatever it did."""
+    if handler.effects == "outside":
+        raise Refused(f"{handler.name} declares effects outside its transaction: they could not be rolled back")
+    if handler.effects is None and not force:
+        raise Refused(
+            f"{handler.name} does not say whether it reaches outside its transaction: "
+            "declare effects='inside' on the handler, or force it if you know"
+        )
+    captured: list[NewEvent] = []
+    desk = Desk(_ShadowStore(store, captured), new_events, asyncio.get_running_loop())  # type: ignore[arg-type]
+    row = _row(event)
+    threads = ThreadPoolExecutor(1, thread_name_prefix="redrive-shadow")
+    would, error, error_class = "succeed", None, None
+    try:
+        await deliver(handler, row, Context(row, desk), threads)
+    except AlreadyHandled as handled:
+        would, error = "do nothing", str(handled)
+    except asyncio.CancelledError:
+        raise
+    except BaseException as raised:  # noqa: BLE001 - any shape of failure is an answer
+        failure = classify(raised, handler.retry or retry, handler.rules)
+        would, error, error_class = "fail", describe(raised), failure.error_class.value
+    finally:
+        threads.shutdown(wait=False)
+    return Shadow(would, error, error_class, tuple((each.type, json.loads(each.payload)) for each in captured))
+
+
+def _row(event: Event) -> Row:
+    """Lay out an event like a claimed row (the places are in ``store.base``)."""
+    return (
+        event.id, event.fence, event.target, event.attempts + 1, event.lost_count, json.dumps(event.payload), event.type,
+        event.queue, event.priority, event.due_at, event.source, event.subject, json.dumps(event.headers),
+        event.idempotency_key, event.retry_key, event.correlation_id, event.causation_id, event.ordering_key,
+        event.generation, event.cycle, event.created_at,
+    )  # fmt: skip
