@@ -5,7 +5,7 @@ went. Long ones work in bounded batches, so that the workers are never kept wait
 """
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
@@ -126,7 +126,7 @@ async def plan(app: Redrive, selection: str, *, by: str, unsafe: bool = False) -
     """Plan a redrive; nothing, and nothing is written down, when no dead letter is meant."""
     await app.open()
     wanted = views.narrowed(app, EventFilter(status=Status.FAILED, limit=1), parse(selection))
-    if not await app.events(wanted):
+    if not await app.events(replace(wanted, discarded=False)):
         return None
     planned = await app.plan(selection, by=by, unsafe=unsafe)
     return planned if planned.redrive.total else None

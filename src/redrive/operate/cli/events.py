@@ -28,7 +28,7 @@ app = typer.Typer(help="Find events, see one whole, read its story, call it off.
 TypeOption = Annotated[str | None, typer.Option("--type", "-t", help="Of this type; order.* for a family.")]
 LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="At most so many, newest first.")]
 SelectionArgument = Annotated[
-    str | None, typer.Argument(metavar="[SELECTION]", help="Which, like 'class:missing age>1h'; all without it.")
+    str | None, typer.Argument(metavar="SELECTION", help="Which, like 'class:missing age>1h'; all without it.")
 ]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id, or a unique beginning of it.")]
 

@@ -1,0 +1,388 @@
+"""`redrive redrives`: those that ran, that run, and that are planned; watch, stop and judge them."""
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from redrive.app import Redrive
+from redrive.errors import Refused
+from redrive.operate import actions, views
+from redrive.operate.cli import show
+from redrive.operate.cli.events import LimitOption
+from redrive.operate.cli.follow import Moment, follow_to_the_end, no_worker, outcome
+from redrive.operate.cli.outcome import NothingMatched, say
+from redrive.operate.cli.shared import (
+    ByOption,
+    Output,
+    OutputOption,
+    ReasonOption,
+    UrlOption,
+    actor,
+    existing,
+    reason_from,
+    run,
+    url_from,
+)
+from redrive.operate.cli.text import clean, clock_time, day, one_line, plural, span, when
+from redrive.operate.views import Item, Report
+from redrive.redrive import Redriving
+
+app = typer.Typer(help="Redrives: list, watch, pause, resume, abort, approve, report.", no_args_is_help=True)
+
+RedriveArgument = Annotated[str, typer.Argument(metavar="ID", help="The id of a redrive, or a unique beginning of it.")]
+
+_COLOURS: Final = {
+    "planned": "dim", "running": "cyan", "paused": "yellow", "halted": "bold red", "done": "green",
+    "aborted": "magenta",
+}  # fmt: skip
+_OUTCOMES: Final = (
+    ("delivered", "DELIVERED"), ("failed_same", "SAME"), ("failed_other", "OTHER"), ("skipped", "SKIPPED"),
+    ("ineligible", "NOT ELIGIBLE"),
+)  # fmt: skip
+
+
+class ItemState(StrEnum):
+    """What can have become of a member."""
+
+    READY = "ready"
+    INELIGIBLE = "ineligible"
+    RELEASED = "released"
+    DELIVERED = "delivered"
+    FAILED_SAME = "failed_same"
+    FAILED_OTHER = "failed_other"
+    SKIPPED = "skipped"
+
+
+# --- looking ---
+
+
+@app.command("ls")
+def ls(ctx: typer.Context, limit: LimitOption = 50, output: OutputOption = Output.TABLE, url: UrlOption = None) -> None:
+    """List redrives, newest first. A single replay is a redrive of one."""
+    run(_list(url_from(ctx, url), limit, output))
+
+
+async def _list(url: str, limit: int, output: Output) -> None:
+    async with existing(url) as app_:
+        found = await app_.redrivings(limit=limit)
+        now = app_.clock.now()
+    if output is Output.TABLE and not found:
+        show.put_line("No redrives.")
+        show.hint("`redrive plan SELECTION` makes one.")
+        return
+    show.listing(found, output, views.redriving_json, lambda shown: _table(shown, now))
+
+
+def _table(found: Sequence[Redriving], now: datetime) -> RenderableType:
+    ids = show.short_ids(found)
+    rows = [
+        (
+            ids[each.id],
+            state_text(each.state),
+            when(each.started_at or each.planned_at, now),
+            f"{each.ready:,}",
+            f"{each.delivered:,}",
+            f"{each.failed:,}",
+            one_line(each.started_by or each.planned_by, 20),
+            one_line(each.reason or each.sentence, 200),
+        )
+        for each in found
+    ]
+    columns = ("ID", "STATE", "SINCE", "READY", "DELIVERED", "FAILED", "BY", "WHAT")
+    return show.table(columns, rows, wide="WHAT", right="READY", spare=("BY", "SINCE"))
+
+
+def state_text(state: str) -> Text:
+    """Colour a state."""
+    return Text(state, style=_COLOURS.get(state, ""))
+
+
+@app.command("show")
+def show_one(
+    ctx: typer.Context, redrive_id: RedriveArgument, output: OutputOption = Output.TABLE, url: UrlOption = None
+) -> None:
+    """Show one redrive: what was planned, by whom and why, and how it stands."""
+    standing, now = run(_with(url_from(ctx, url), redrive_id, _same))
+    show.single(standing, output, views.redriving_json, lambda each: _sheet(each, now))
+
+
+def _sheet(standing: Redriving, now: datetime) -> RenderableType:
+    facts = Table.grid(padding=(0, 2, 0, 0))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for name, value in _facts(standing, now):
+        if value:
+            facts.add_row(name, value if isinstance(value, Text) else Text(clean(value)))
+    return facts
+
+
+def _facts(each: Redriving, now: datetime) -> Iterable[tuple[str, str | Text | None]]:
+    yield "id", str(each.id)
+    yield "state", state_text(each.state)
+    if each.state in ("paused", "halted", "aborted"):
+        yield "stopped", f"by {each.stopped_by}: {one_line(each.stop_reason or 'no reason given', 300)}"
+    yield "what", one_line(each.sentence, 1_000)
+    yield "selection", one_line(each.selection, 1_000)
+    yield "planned", f"{_instant(each.planned_at, now)} by {one_line(each.planned_by, 100)}"
+    if each.state == "planned":
+        yield "expires", _instant(each.expires_at, now)
+        yield "token", each.token
+    yield "approved", each.approved_by and f"by {one_line(each.approved_by, 100)}"
+    if each.started_at is not None:
+        yield "started", f"{_instant(each.started_at, now)} by {one_line(each.started_by or '', 100)}"
+    yield "reason", each.reason and one_line(each.reason, 1_000)
+    yield "ended", None if each.ended_at is None else _instant(each.ended_at, now)
+    yield "members", f"{each.total:,}, of which {each.ready:,} were ready to go"
+    if each.started_at is not None:
+        yield "release", _release(each)
+        yield "outcome", Moment(each, 0.0).line
+
+
+def _release(each: Redriving) -> str:
+    rate = "at full speed" if each.rate is None else f"{each.rate:g} a second"
+    stages = f", in a ramp of {', '.join(map(str, each.ramp))}, halting above {each.halt_at:.0%}" if each.ramp else ""
+    generation = "" if each.generation is None else f", as generation {each.generation}"
+    return f"{rate}, at most {each.max_in_flight:,} in flight{stages}{generation}"
+
+
+def _instant(at: datetime, now: datetime) -> str:
+    return f"{day(at)} {clock_time(at)[:8]} UTC ({when(at, now)})"
+
+
+@app.command("watch")
+def watch(
+    ctx: typer.Context, redrive_id: RedriveArgument, output: OutputOption = Output.TABLE, url: UrlOption = None
+) -> None:
+    """Follow a redrive to its end. Ctrl-C ends the watching, not the redrive."""
+    database = url_from(ctx, url)
+    standing, _now = run(_with(database, redrive_id, _watchable))
+    follow_to_the_end(database, standing, output)
+
+
+async def _watchable(_app: Redrive, standing: Redriving) -> Redriving:
+    if standing.state == "planned":
+        raise Refused(f"redrive {standing.id} is only planned: `redrive run` starts it, with the token of its plan")
+    return standing
+
+
+@app.command("items")
+def items(
+    ctx: typer.Context,
+    redrive_id: RedriveArgument,
+    state: Annotated[ItemState | None, typer.Option("--state", "-s", help="Only those in this state.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=1, help="At most so many; 50 in a table, else all.")
+    ] = None,
+    output: OutputOption = Output.TABLE,
+    url: UrlOption = None,
+) -> None:
+    """List the members of a redrive and what became of each; -o jsonl downloads all of them."""
+    run(_items(url_from(ctx, url), redrive_id, state, limit, output))
+
+
+async def _items(url: str, text: str, state: ItemState | None, limit: int | None, output: Output) -> None:
+    most = 50 if limit is None and output is Output.TABLE else limit
+    kept: list[Item] = []
+    count = 0
+    async with existing(url) as app_:
+        standing = await views.find_redrive(app_, text)
+        async for item in views.items(app_, standing.id):
+            if state is not None and item.state != state:
+                continue
+            if count == most:
+                break
+            count += 1
+            if output is Output.JSONL:
+                print(show.json_text(item.to_json()))
+            else:
+                kept.append(item)
+        now = app_.clock.now()
+    if output is Output.JSON or (output is Output.TABLE and kept):
+        show.listing(kept, output, lambda item: item.to_json(), lambda shown: _items_table(shown, now))
+    if not count and state is not None:
+        raise NothingMatched(f"no members are {state}")
+    if output is Output.TABLE and count == most:
+        show.hint(f"The first {count:,} are shown; --limit shows more, -o jsonl all.")
+
+
+def _items_table(found: Sequence[Item], now: datetime) -> RenderableType:
+    rows = [
+        (
+            f"{item.position:,}",
+            str(item.event_id),
+            item.state.replace("_", " "),
+            "" if item.stage is None else str(item.stage + 1),
+            "" if item.ended_at is None else when(item.ended_at, now),
+            one_line(item.reason or "", 200),
+        )
+        for item in found
+    ]
+    columns = ("NO", "EVENT", "STATE", "STAGE", "ENDED", "REASON")
+    return show.table(columns, rows, wide="REASON", right="NO", spare=("STAGE", "ENDED"))
+
+
+@app.command("report")
+def report(
+    ctx: typer.Context, redrive_id: RedriveArgument, output: OutputOption = Output.TABLE, url: UrlOption = None
+) -> None:
+    """Say in words what a redrive has brought, and what became of every group."""
+    told, now = run(_report(url_from(ctx, url), redrive_id))
+    show.single(told, output, lambda each: each.to_json(), lambda each: _report_sheet(each, now))
+
+
+async def _report(url: str, text: str) -> tuple[Report, datetime]:
+    async with existing(url) as app_:
+        with show.progress("counting"):
+            return await views.report(app_, await views.find_redrive(app_, text)), app_.clock.now()
+
+
+def _report_sheet(told: Report, now: datetime) -> RenderableType:
+    parts: list[RenderableType] = [Text(clean(each)) for each in _summary(told, now)]
+    if told.groups:
+        parts += ["", _groups_table(told)]
+    reasons = [("skipped", told.skipped), ("not eligible", told.ineligible)]
+    rows = [(f"{n:,}", kind, one_line(why, 200)) for kind, counts in reasons for why, n in counts.items()]
+    if rows:
+        parts += ["", show.table(("COUNT", "DID NOT GO", "WHY"), rows, wide="WHY", right="COUNT")]
+    failed = [fingerprint for fingerprint, _group, states in told.groups if fingerprint and _failures(states)]
+    if failed:
+        parts += ["", Text(f"Next: redrive groups show {failed[0].partition(':')[2][:8]}", style="dim")]
+    return Group(*parts)
+
+
+def _failures(states: Mapping[str, int]) -> int:
+    return states.get("failed_same", 0) + states.get("failed_other", 0)
+
+
+def _summary(told: Report, now: datetime) -> Iterable[str]:
+    each = told.redrive
+    yield f"Redrive {each.id}: {one_line(each.sentence, 500)}."
+    planned = f"{each.planned_by} planned it {when(each.planned_at, now)}: {plural(each.total, 'dead letter')}"
+    yield f"{planned}, {each.ready:,} of them ready to go."
+    if each.started_at is None:
+        yield "It was not started." if each.state == "planned" else f"It was {each.state} before it was started."
+        return
+    approved = f", approved by {each.approved_by}" if each.approved_by else ""
+    ran = (each.ended_at or now) - each.started_at
+    yield (
+        f"{each.started_by} started it {when(each.started_at, now)}{approved}, because: "
+        f"“{one_line(each.reason or '', 500)}”. "
+        f"It {'ran for' if each.ended_at else 'has been going for'} {span(ran.total_seconds())}, {_release(each)}."
+    )
+    yield outcome(each) if each.state not in ("running", "paused") else Moment(each, 0.0).line
+    if each.stop_reason:
+        yield f"{(each.stopped_by or 'Somebody')} {each.state} it: {one_line(each.stop_reason, 300)}."
+    resolved = sum(group is not None and group.state == "resolved" for _, group, _ in told.groups)
+    if each.state == "done":
+        yield f"{resolved} of {plural(len(told.groups), 'group')} {'is' if resolved == 1 else 'are'} resolved."
+
+
+def _groups_table(told: Report) -> RenderableType:
+    rows = [
+        (
+            "—" if fingerprint is None else fingerprint.partition(":")[2][:8],
+            f"{sum(states.values()):,}",
+            *(f"{states.get(state, 0):,}" for state, _ in _OUTCOMES),
+            "" if group is None else group.state,
+            "" if group is None else one_line(show.said(group.title), 200),
+        )
+        for fingerprint, group, states in told.groups
+    ]
+    columns = ("GROUP", "MEMBERS", *(name for _, name in _OUTCOMES), "NOW", "TITLE")
+    return show.table(columns, rows, wide="TITLE", spare=("NOT ELIGIBLE", "SKIPPED", "NOW"))
+
+
+# --- acting ---
+
+
+@app.command("pause")
+def pause(
+    ctx: typer.Context,
+    redrive_id: RedriveArgument,
+    reason: ReasonOption = None,
+    by: ByOption = None,
+    output: OutputOption = Output.TABLE,
+    url: UrlOption = None,
+) -> None:
+    """Release nothing more until `resume`; what is under way comes to its end."""
+    why, who = reason_from(reason, "pause"), actor(by)
+
+    async def act(app_: Redrive, standing: Redriving) -> Redriving:
+        return await actions.pause(app_, standing, by=who, reason=why)
+
+    _tell(run(_with(url_from(ctx, url), redrive_id, act))[0], output, "paused")
+
+
+@app.command("resume")
+def resume(
+    ctx: typer.Context, redrive_id: RedriveArgument, output: OutputOption = Output.TABLE, url: UrlOption = None
+) -> None:
+    """Go on after a pause or a halt; a ramp that halted goes on with its next stage."""
+
+    async def act(app_: Redrive, standing: Redriving) -> Redriving:
+        resumed = await actions.resume(app_, standing)
+        if not await views.live_workers(app_):
+            say(no_worker())
+        return resumed
+
+    _tell(run(_with(url_from(ctx, url), redrive_id, act))[0], output, "resumed")
+
+
+@app.command("abort")
+def abort(
+    ctx: typer.Context,
+    redrive_id: RedriveArgument,
+    reason: ReasonOption = None,
+    by: ByOption = None,
+    output: OutputOption = Output.TABLE,
+    url: UrlOption = None,
+) -> None:
+    """End a redrive or drop a plan; what was not released stays as it is."""
+    why, who = reason_from(reason, "abort"), actor(by)
+
+    async def act(app_: Redrive, standing: Redriving) -> Redriving:
+        return await app_.abort(standing.id, by=who, reason=why)
+
+    _tell(run(_with(url_from(ctx, url), redrive_id, act))[0], output, "aborted")
+
+
+@app.command("approve")
+def approve(
+    ctx: typer.Context,
+    redrive_id: RedriveArgument,
+    by: ByOption = None,
+    output: OutputOption = Output.TABLE,
+    url: UrlOption = None,
+) -> None:
+    """Agree with a plan as a second person."""
+    who = actor(by)
+
+    async def act(app_: Redrive, standing: Redriving) -> Redriving:
+        return await app_.approve(standing.id, by=who)
+
+    _tell(run(_with(url_from(ctx, url), redrive_id, act))[0], output, "approved")
+
+
+Act = Callable[[Redrive, Redriving], Coroutine[Any, Any, Redriving]]
+
+
+async def _same(_app: Redrive, standing: Redriving) -> Redriving:
+    return standing
+
+
+async def _with(url: str, text: str, act: Act) -> tuple[Redriving, datetime]:
+    async with existing(url) as app_:
+        return await act(app_, await views.find_redrive(app_, text)), app_.clock.now()
+
+
+def _tell(standing: Redriving, output: Output, done: str) -> None:
+    if output is not Output.TABLE:
+        print(show.json_text(views.redriving_json(standing), indent=2 if output is Output.JSON else None))
+        return
+    show.put_line(f"✓ {done} {standing.id}: {standing.ended:,} of {plural(standing.ready, 'event')} ended")
