@@ -69,6 +69,7 @@ class Redrive:
         self._opened = False
         self._opening: asyncio.Lock | None = None
         self._portal: _Portal | None = None
+        self._portal_lock = threading.Lock()
 
     # Handlers
 
@@ -109,8 +110,8 @@ class Redrive:
 
     def route(self, type_: str, *targets: str) -> None:
         """Say which targets events of a type have, for a process that publishes but does not handle them."""
-        known = self._targets.get(type_, ())
-        self._targets[type_] = known + tuple(target for target in targets if target not in known)
+        named = (check_text(target, "target", NAME_LIMIT) for target in targets)
+        self._targets[type_] = tuple(dict.fromkeys((*self._targets.get(type_, ()), *named)))
 
     @property
     def handlers(self) -> dict[str, Handler]:
@@ -222,12 +223,15 @@ class Redrive:
 
     def publish_sync(self, type_: str, payload: Any = None, **options: Unpack[Options]) -> Published:
         """``publish`` for code without an event loop; a thread of ours has one."""
-        if self._portal is None:
-            if self.url.endswith(":memory:"):
-                message = "publish_sync needs a database that two threads can share: use a file instead of :memory:"
-                raise ConfigurationError(message)
-            self._portal = _Portal(self)
-        return self._portal.publish(self.new_events(type_, payload, **options))
+        rows = self.new_events(type_, payload, **options)
+        with self._portal_lock:
+            if self._portal is None:
+                if self.url.endswith(":memory:"):
+                    message = "publish_sync needs a database that two threads can share: use a file instead of :memory:"
+                    raise ConfigurationError(message)
+                self._portal = _Portal(self)
+            portal = self._portal
+        return portal.publish(rows)
 
     def new_events(self, type_: str, payload: Any = None, **options: Unpack[Options]) -> list[NewEvent]:
         """Make the rows of one publish without storing them."""
@@ -352,7 +356,11 @@ class _Portal:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="redrive-portal", daemon=True)
         self._thread.start()
-        self._call(self._open(migrate=app._migrate))  # noqa: SLF001
+        try:
+            self._call(self._open(migrate=app._migrate))  # noqa: SLF001
+        except BaseException:
+            self.close()
+            raise
 
     async def _open(self, *, migrate: bool) -> None:
         await self._store.open()

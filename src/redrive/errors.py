@@ -6,6 +6,8 @@ that names its own failure. A message says what to do about it.
 Next: ``classify`` turns whatever a handler raised into an error class.
 """
 
+from unicodedata import combining, east_asian_width
+
 __all__ = [
     # the base
     "RedriveError",
@@ -23,6 +25,7 @@ __all__ = [
     "AlreadyHandled",
     "EventNotFound",
     "Refused",
+    "SelectionError",
     "PayloadRefused",
     "PayloadInvalid",
     # for handlers to raise
@@ -92,6 +95,36 @@ class EventNotFound(RedriveError, LookupError):
 
 class Refused(RedriveError):
     """The event's state does not allow this."""
+
+
+class SelectionError(RedriveError, ValueError):
+    """A selection cannot be understood; ``position`` counts characters of ``text`` from 0, ``reason`` says why."""
+
+    # Defaults, and all of it in ``args``, so that the error survives pickling out of a child process.
+    def __init__(self, reason: str, text: str = "", position: int = 0, length: int = 1) -> None:
+        super().__init__(reason, text, position, length)
+        self.reason = reason
+        self.text = text
+        self.position = position
+        self.length = length
+
+    def __str__(self) -> str:
+        """Say why, and point at the place: a line of the text, and carets below it."""
+        if not self.text:
+            return self.reason
+        first = max(0, self.position - 40)
+        shown = self.text[first : first + 76]
+        shown = "".join(each if each.isprintable() else "\N{MIDDLE DOT}" for each in shown)
+        before = ("… " if first else "") + shown[: self.position - first]
+        marked = shown[self.position - first :][: max(1, self.length)]
+        after = "" if first + 76 >= len(self.text) else " …"
+        line = before + shown[self.position - first :] + after
+        return f"{self.reason}\n  {line}\n  {' ' * _columns(before)}{'^' * max(1, _columns(marked))}"
+
+
+def _columns(text: str) -> int:
+    """Count the columns of a terminal: wide characters take two, combining ones none."""
+    return sum(0 if combining(each) else 2 if east_asian_width(each) in "WF" else 1 for each in text)
 
 
 class PayloadRefused(RedriveError, ValueError):

@@ -99,9 +99,7 @@ async def test_the_history_keeps_the_last_twenty_cycles_and_counts_the_rest(
 
 
 @pytest.mark.req("O12")
-async def test_a_cycle_written_by_a_later_version_is_read_and_kept(
-    store_url: str, app: Redrive, hands: Hands
-) -> None:
+async def test_a_cycle_written_by_a_later_version_is_read_and_kept(store_url: str, app: Redrive, hands: Hands) -> None:
     dead = await hands.dead_letter()
     later = json.dumps([{"cycle": 0, "attempts": 2, "mood": "gloomy"}])
     with raw(store_url) as run:

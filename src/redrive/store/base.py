@@ -54,6 +54,13 @@ class Finished:
     def __len__(self) -> int:
         return len(self.delivered) + len(self.settlements) + len(self.put_back)
 
+    @property
+    def ids(self) -> list[Any]:
+        """Which events it is about."""
+        ids = [row[ID] for row in self.delivered]
+        ids += [settlement.id for settlement in self.settlements]
+        return ids + [row[ID] for row, _ in self.put_back]
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:

@@ -65,7 +65,7 @@ def first_of_each_key(events: Sequence[NewEvent]) -> Sequence[NewEvent]:
 
 
 def unanswered(events: Sequence[NewEvent], rows: Sequence[Any]) -> list[NewEvent]:
-    """Find the events whose retry key was neither inserted nor seen: another appeared in the same instant. Ask again."""
+    """Find the events whose retry key was neither inserted nor seen: another came in the same instant. Ask again."""
     answered = {(row[1], row[2]) for row in rows}
     return [e for e in events if e.retry_key is not None and (e.target, e.retry_key) not in answered]
 

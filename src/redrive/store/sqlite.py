@@ -689,7 +689,7 @@ class _DryRun(Exception):
 
 
 async def _to_its_end(job: Callable[[], T]) -> T:
-    """Run a job in a thread; who is cancelled meanwhile waits for its end, so that nobody rolls back under its hands."""
+    """Run a job in a thread. Who is cancelled meanwhile waits for its end: nothing is rolled back under its hands."""
     working = asyncio.get_running_loop().run_in_executor(None, job)
     cancelled: asyncio.CancelledError | None = None
     while not working.done():

@@ -9,7 +9,7 @@ import typer
 
 from redrive.app import Redrive
 from redrive.errors import ConfigurationError
-from redrive.event import Priority, Published
+from redrive.event import Options, Priority, Published
 from redrive.operate.cli import show
 from redrive.operate.cli.outcome import BadInput, say
 from redrive.operate.cli.shared import (
@@ -23,7 +23,6 @@ from redrive.operate.cli.shared import (
     sqlite_path,
     url_from,
 )
-from redrive.event import Options
 
 _PRIORITIES = {each.name.lower(): each for each in Priority}
 
