@@ -137,9 +137,7 @@ def _initialise(binaries: Path, root: Path, password: str, identity: dict[str, A
     secret.chmod(0o600)
     command = [str(binaries / "initdb"), "-D", str(data), "-U", "postgres", "--pwfile", str(secret)]
     command += ["--encoding=UTF8", "--locale=C", "--no-sync", "--auth=scram-sha-256"]
-    result = subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd="/", timeout=120, **identity
-    )
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", timeout=120, **identity)
     secret.unlink()
     if result.returncode:
         raise ServerUnavailable(f"initdb failed: {(result.stderr or result.stdout).strip()}")

@@ -1,6 +1,7 @@
 """Drain no-ops with pgqueuer: fill its queue, then one worker or several until it is empty.
 
-Prints ``{"count": …, "seconds": …}``. The batch size is the best of 10, 100, 500, 1,000 and 2,000 measured by hand.
+Prints ``{"count": …, "seconds": …}``. Batches of 100, 500, 1,000 and 2,000 were tried once each: 500 and 1,000
+were alike and best.
 """
 
 import asyncio

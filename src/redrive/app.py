@@ -17,11 +17,11 @@ from redrive.errors import ConfigurationError, EventNotFound, MissingDriver, Pay
 from redrive.event import Event, NewEvent, Options, Published, TrailEntry
 from redrive.group import Group
 from redrive.instant import to_micros
-from redrive.payload import Limits, check_text, encode
+from redrive.payload import Limits, check_text, check_whole, encode
 from redrive.policy import RetryPolicy
 from redrive.publish import NAME_LIMIT, new_events
 from redrive.redrive import Plan, Redriving, Release
-from redrive.replay import check_actor
+from redrive.replay import check_actor, check_reason
 from redrive.retention import Retention
 from redrive.selection import dead_letters, parse
 from redrive.shadow import Shadow, shadow
@@ -78,6 +78,7 @@ class Redrive:
         self._opened = False
         self._opening: asyncio.Lock | None = None
         self._portal: _Portal | None = None
+        self._portal_lock = threading.Lock()
 
     # Handlers
 
@@ -122,8 +123,8 @@ class Redrive:
 
     def route(self, type_: str, *targets: str) -> None:
         """Say which targets events of a type have, for a process that publishes but does not handle them."""
-        known = self._targets.get(type_, ())
-        self._targets[type_] = known + tuple(target for target in targets if target not in known)
+        named = (check_text(target, "target", NAME_LIMIT) for target in targets)
+        self._targets[type_] = tuple(dict.fromkeys((*self._targets.get(type_, ()), *named)))
 
     @property
     def handlers(self) -> dict[str, Handler]:
@@ -235,12 +236,15 @@ class Redrive:
 
     def publish_sync(self, type_: str, payload: Any = None, **options: Unpack[Options]) -> Published:
         """``publish`` for code without an event loop; a thread of ours has one."""
-        if self._portal is None:
-            if self.url.endswith(":memory:"):
-                message = "publish_sync needs a database that two threads can share: use a file instead of :memory:"
-                raise ConfigurationError(message)
-            self._portal = _Portal(self)
-        return self._portal.publish(self.new_events(type_, payload, **options))
+        rows = self.new_events(type_, payload, **options)
+        with self._portal_lock:
+            if self._portal is None:
+                if self.url.endswith(":memory:"):
+                    message = "publish_sync needs a database that two threads can share: use a file instead of :memory:"
+                    raise ConfigurationError(message)
+                self._portal = _Portal(self)
+            portal = self._portal
+        return portal.publish(rows)
 
     def new_events(self, type_: str, payload: Any = None, **options: Unpack[Options]) -> list[NewEvent]:
         """Make the rows of one publish without storing them."""
@@ -363,10 +367,12 @@ class Redrive:
         self, token: str, *, by: str, reason: str, release: Release | None = None, generation: int | None = None
     ) -> Redriving:
         """Start a planned redrive. The workers carry it on; ``redriving`` tells how it goes."""
+        if generation is not None:
+            check_whole(generation, "generation")
         await self.open()
         return await redrive.start(
-            self._store, token, by=check_actor(by, "start"), reason=reason, release=release or Release(),
-            generation=generation, approval_above=self._approval_above,
+            self._store, token, by=check_actor(by, "start"), reason=check_reason(reason, "start"),
+            release=release or Release(), generation=generation, approval_above=self._approval_above,
         )  # fmt: skip
 
     async def redriving(self, redrive_id: UUID) -> Redriving:
@@ -388,17 +394,21 @@ class Redrive:
     async def pause(self, redrive_id: UUID, *, by: str, reason: str) -> Redriving:
         """Release nothing more until ``resume``."""
         await self.open()
-        return await redrive.stop(self._store, redrive_id, to="paused", by=check_actor(by, "pause"), reason=reason)
+        return await redrive.stop(
+            self._store, redrive_id, to="paused", by=check_actor(by, "pause"), reason=check_reason(reason, "pause")
+        )
 
-    async def resume(self, redrive_id: UUID) -> Redriving:
+    async def resume(self, redrive_id: UUID, *, by: str) -> Redriving:
         """Go on after a pause or a halt."""
         await self.open()
-        return await redrive.resume(self._store, redrive_id)
+        return await redrive.resume(self._store, redrive_id, by=check_actor(by, "resume"))
 
     async def abort(self, redrive_id: UUID, *, by: str, reason: str) -> Redriving:
         """End a redrive; what was not released stays what it was."""
         await self.open()
-        return await redrive.stop(self._store, redrive_id, to="aborted", by=check_actor(by, "abort"), reason=reason)
+        return await redrive.stop(
+            self._store, redrive_id, to="aborted", by=check_actor(by, "abort"), reason=check_reason(reason, "abort")
+        )
 
     async def groups(self, *, everything: bool = False, state: str | None = None, limit: int = 100) -> list[Group]:
         """List the causes that dead letters have, the latest failure first."""
@@ -463,7 +473,11 @@ class _Portal:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="redrive-portal", daemon=True)
         self._thread.start()
-        self._call(self._open(migrate=app._migrate))  # noqa: SLF001
+        try:
+            self._call(self._open(migrate=app._migrate))  # noqa: SLF001
+        except BaseException:
+            self.close()
+            raise
 
     async def _open(self, *, migrate: bool) -> None:
         await self._store.open()

@@ -5,7 +5,6 @@ with it. Known are sqlite3, aiosqlite, psycopg 3 (both kinds), asyncpg, SQLAlche
 async kin) and Django. They are recognised by name, so none of them has to be installed.
 """
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -63,11 +62,9 @@ async def run(connection: Any, statement: Statement, values: Values) -> list[Any
 
 
 def _is_async(connection: Any, name: str) -> bool:
-    return name in ("asyncpg", "aiosqlite") or (name in ("psycopg", "sqlalchemy") and "Async" in _kinds(connection))
-
-
-def _kinds(connection: Any) -> str:
-    return " ".join(kind.__qualname__[:5] for kind in type(connection).__mro__ if kind.__qualname__.startswith("Async"))
+    if name in ("psycopg", "sqlalchemy"):  # AsyncConnection, AsyncSession, async_scoped_session
+        return any(kind.__qualname__.lower().startswith("async") for kind in type(connection).__mro__)
+    return name in ("asyncpg", "aiosqlite")
 
 
 def _by_place(statement: Statement, values: Values) -> list[Any]:
@@ -117,14 +114,12 @@ def _django(connection: Any, statement: Statement, values: Values) -> list[Any]:
 
 
 def _sqlalchemy(connection: Any, statement: Statement, values: Values) -> list[Any]:
-    inner = connection.connection() if callable(getattr(connection, "connection", None)) else connection
+    inner = connection if hasattr(connection, "exec_driver_sql") else connection.connection()  # a Session has one
     return [tuple(row) for row in inner.exec_driver_sql(*_for_driver(inner, statement, values)).all()]
 
 
 async def _sqlalchemy_async(connection: Any, statement: Statement, values: Values) -> list[Any]:
-    inner = connection
-    if inspect.iscoroutinefunction(getattr(connection, "connection", None)):  # an AsyncSession
-        inner = await connection.connection()
+    inner = connection if hasattr(connection, "exec_driver_sql") else await connection.connection()
     return [tuple(row) for row in (await inner.exec_driver_sql(*_for_driver(inner, statement, values))).all()]
 
 

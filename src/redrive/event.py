@@ -53,6 +53,13 @@ TRAIL_KINDS: Final = (
     "restored",
     "purged",
     "evidence-failed",
+    "redrive-planned",
+    "redrive-approved",
+    "redrive-started",
+    "redrive-paused",
+    "redrive-halted",
+    "redrive-resumed",
+    "redrive-aborted",
 )
 
 

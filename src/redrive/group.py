@@ -78,7 +78,7 @@ async def groups(store: Store, *, everything: bool = False, state: str | None = 
 
 async def find(store: Store, fingerprint: str) -> Group:
     """Find a group by its fingerprint or a beginning of it."""
-    rows = await store.ask("group", fingerprint=fingerprint)
+    rows = await store.ask("group", fingerprint=fingerprint.removeprefix("1:"))
     if not rows:
         raise Refused(f"there is no group {fingerprint!r}: `redrive groups ls --all` lists them")
     if len(rows) > 1 and rows[0]["fingerprint"] != fingerprint:
@@ -94,7 +94,13 @@ async def describe(
     group = await find(store, fingerprint)
     async with store.transaction() as tx:
         await tx.run(
-            "group_set", fingerprint=group.fingerprint, owner=owner, note=note, muted_until=muted_until, state=state, by=by
+            "group_set",
+            fingerprint=group.fingerprint,
+            owner=owner,
+            note=note,
+            muted_until=muted_until,
+            state=state,
+            by=by,
         )
     return await find(store, group.fingerprint)
 

@@ -221,11 +221,11 @@ def check_text(value: str, field: str, limit: int) -> str:
     return value
 
 
-def check_whole(value: int, field: str) -> int:
+def check_whole(value: object, field: str) -> int:
     """Return the number when every store can hold it; refuse it otherwise."""
     if type(value) is int and 0 <= value <= _LARGEST:
         return value
-    shown = "this one" if isinstance(value, int) else f"a {type(value).__qualname__}"
+    shown = "this one" if type(value) is int else f"a {type(value).__qualname__}"
     raise PayloadRefused(f"{field} must be a whole number from 0 to {_LARGEST}, not {shown}", field=field)
 
 
@@ -238,6 +238,8 @@ def encode_headers(headers: Mapping[str, str] | None) -> str:
     """Return headers as JSON text: names and values are strings, at most 100 of them, 16 KiB in all."""
     if not headers:
         return "{}"
+    if not isinstance(headers, Mapping):
+        raise PayloadRefused(f"headers must be a mapping, not a {type(headers).__qualname__}", field="headers")
     if len(headers) > _MOST_HEADERS:
         raise PayloadRefused(
             f"{len(headers)} headers are given, at most {_MOST_HEADERS} are allowed",

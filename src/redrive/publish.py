@@ -8,6 +8,7 @@ Next: a worker's ``claim``.
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
@@ -21,6 +22,7 @@ from redrive.payload import Limits, check_text, check_whole, encode, encode_head
 NAME_LIMIT: Final = 255
 KEY_LIMIT: Final = 512
 PLAIN_OPTIONS: Final = 2  # source and generation, which the app always says
+_YEARS: Final = range(1970, 9_001)
 _NO_HEADERS: Final = encode_headers(None)
 
 
@@ -49,10 +51,7 @@ def _common(options: Options) -> dict[str, Any]:
     if unknown:
         message = f"publish has no option {', '.join(sorted(unknown))}: there are {', '.join(Options.__annotations__)}"
         raise ConfigurationError(message)
-    due_at = options.get("due_at")
-    if due_at is not None and due_at.tzinfo is None:
-        message = "due_at must know its time zone: use datetime.now(UTC) + timedelta(…), or delay="
-        raise ConfigurationError(message)
+    due_at = _instant(options.get("due_at"))
     priority = options.get("priority", Priority.NORMAL)
     if priority not in tuple(Priority):
         message = (
@@ -71,6 +70,21 @@ def _common(options: Options) -> dict[str, Any]:
         "delay_seconds": parse_duration(options.get("delay", 0.0)),
         "due_at": due_at,
     }
+
+
+def _instant(due_at: object) -> datetime | None:
+    if due_at is None:
+        return None
+    if not isinstance(due_at, datetime):
+        message = f"due_at must be a datetime, not {type(due_at).__qualname__}; for a span use delay="
+        raise ConfigurationError(message)
+    if due_at.utcoffset() is None:
+        message = "due_at must know its time zone: use datetime.now(UTC) + timedelta(…), or delay="
+        raise ConfigurationError(message)
+    if due_at.year not in _YEARS:  # far from where instants end, so that a delay and a time zone can be added
+        message = f"due_at must lie between the years {_YEARS.start} and {_YEARS[-1]}, not {due_at.year}"
+        raise ConfigurationError(message)
+    return due_at
 
 
 def _name(value: str, field: str) -> str:

@@ -18,9 +18,10 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from redrive.errors import ConfigurationError, Refused
+from redrive.errors import ConfigurationError, Refused, StoreUnavailable
 from redrive.event import Priority
 from redrive.instant import from_micros
+from redrive.logs import log
 from redrive.store.base import Store, Transaction
 
 PLAN_KEPT_SECONDS: Final = 86_400.0
@@ -147,6 +148,7 @@ async def plan(
         await tx.run(
             "redrive_planned", id=redrive_id, digest=digest, total=sum(row["n"] for row in counts), ready=ready
         )
+        await tx.note("redrive-planned", by, {"redrive": str(redrive_id), "events": ready, "selection": selection})
         parts = await tx.run("redrive_breakdown", id=redrive_id)
         planned = await _get(tx, redrive_id)
     ineligible = {row["reason"]: row["n"] for row in counts if row["state"] == "ineligible"}
@@ -167,19 +169,19 @@ async def start(
 ) -> Redriving:
     """Let a planned redrive go. Needs the token of the plan as it was shown."""
     release.check()
-    if not reason.strip():
-        raise Refused("say why: a redrive needs a reason")
     redrive_id, digest = _read(token)
     async with store.transaction() as tx:
         planned = await _get(tx, redrive_id)
         _check_start(planned, digest, by, approval_above)
-        values = {
+        values: dict[str, Any] = {
             "id": redrive_id, "digest": planned.digest, "by": by, "reason": reason, "generation": generation,
             "rate": release.rate, "max_in_flight": release.max_in_flight, "ramp": list(release.ramp),
             "halt_at": release.halt_at,
         }  # fmt: skip
         if not await tx.run("redrive_start", **values):
             raise Refused(f"redrive {redrive_id} cannot be started any more: plan it again")
+        facts = {"redrive": str(redrive_id), "reason": reason, "events": planned.ready, "what": planned.sentence}
+        await tx.note("redrive-started", by, facts)
         return await _get(tx, redrive_id)
 
 
@@ -210,6 +212,7 @@ async def approve(store: Store, redrive_id: UUID, *, by: str) -> Redriving:
             raise Refused(f"{by} planned this redrive: the approval must come from somebody else")
         if not await tx.run("redrive_approve", id=redrive_id, by=by):
             raise Refused(f"redrive {redrive_id} is {planned.state}: only a plan can be approved")
+        await tx.note("redrive-approved", by, {"redrive": str(redrive_id), "events": planned.ready})
         return await _get(tx, redrive_id)
 
 
@@ -219,15 +222,19 @@ async def stop(store: Store, redrive_id: UUID, *, to: str, by: str, reason: str)
         standing = await _get(tx, redrive_id)
         if not await tx.run("redrive_stop", id=redrive_id, to=to, by=by, reason=reason):
             raise Refused(f"redrive {redrive_id} is {standing.state}: it cannot be {to}")
+        await tx.note(
+            f"redrive-{to}", by, {"redrive": str(redrive_id), "reason": reason, "released": standing.released}
+        )
         return await _get(tx, redrive_id)
 
 
-async def resume(store: Store, redrive_id: UUID) -> Redriving:
+async def resume(store: Store, redrive_id: UUID, *, by: str) -> Redriving:
     """Go on after a pause or a halt; a halted ramp goes on with its next stage."""
     async with store.transaction() as tx:
         standing = await _get(tx, redrive_id)
         if not await tx.run("redrive_resume", id=redrive_id):
             raise Refused(f"redrive {redrive_id} is {standing.state}: only a paused or halted one can be resumed")
+        await tx.note("redrive-resumed", by, {"redrive": str(redrive_id), "was": standing.state})
         return await _get(tx, redrive_id)
 
 
@@ -242,9 +249,14 @@ async def tick(store: Store, *, chain: str) -> float:
     running = [UUID(str(row["id"])) for row in await store.ask("redrive_running")]
     most = 0
     for redrive_id in running:
-        async with store.transaction() as tx:
-            if await tx.run("redrive_lock", id=redrive_id):
-                most = max(most, await _carry_on(tx, redrive_id, chain))
+        try:
+            async with store.transaction() as tx:
+                if await tx.run("redrive_lock", id=redrive_id):
+                    most = max(most, await _carry_on(tx, redrive_id, chain))
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - one that is broken must not hold up the others
+            log.error("redrive could not be carried on", redrive=str(redrive_id), error=repr(error)[:500])
     if most >= CHUNK:
         return 0.0
     return 0.1 if running else 0.5
@@ -254,6 +266,10 @@ async def _carry_on(tx: Transaction, redrive_id: UUID, chain: str) -> int:
     """Note what has ended, open or close the gate, let the next members go; return how many went."""
     await tx.note_outcomes(redrive_id)
     standing = await _get(tx, redrive_id)
+    if standing.state != "running":  # stopped: what had been released still comes to its outcome
+        if standing.state == "aborted" and standing.outstanding == 0:
+            await tx.run("redrive_resolve", id=redrive_id, by=standing.started_by)
+        return 0
     in_ramp = standing.stage < len(standing.ramp)
     in_stage = await _stage(tx, standing) if in_ramp else {}
     if in_ramp and sum(in_stage.values()) >= standing.ramp[standing.stage]:
@@ -287,6 +303,7 @@ async def _gate(tx: Transaction, standing: Redriving, in_stage: Mapping[str, int
         why = f"{other} of {tried} failed in stage {standing.stage + 1}, more than {standing.halt_at:.0%}"
     if why is not None:
         await tx.run("redrive_stop", id=standing.id, to="halted", by="gate", reason=why)
+        await tx.note("redrive-halted", "gate", {"redrive": str(standing.id), "reason": why})
     else:
         await tx.run("redrive_next_stage", id=standing.id, stage=standing.stage + 1)
 

@@ -21,23 +21,23 @@ async def replay(
     """Send a dead letter round again, with an edited payload if one is given; the original is kept."""
     if generation is not None:
         check_whole(generation, "generation")
-    who, why = check_actor(by, "replay"), _reason(reason, "replay")
+    who, why = check_actor(by, "replay"), check_reason(reason, "replay")
     await store.replay(event_id, generation=generation, by=who, reason=why, payload=payload)
 
 
 async def cancel(store: Store, event_id: UUID, *, by: str, reason: str) -> None:
     """End an event that has not ended."""
-    await store.cancel(event_id, by=check_actor(by, "cancel"), reason=_reason(reason, "cancel"))
+    await store.cancel(event_id, by=check_actor(by, "cancel"), reason=check_reason(reason, "cancel"))
 
 
 async def discard(store: Store, event_id: UUID, *, by: str, reason: str) -> None:
     """Hide a dead letter; it stays in the table and can be restored."""
-    await store.discard(event_id, by=check_actor(by, "discard"), reason=_reason(reason, "discard"))
+    await store.discard(event_id, by=check_actor(by, "discard"), reason=check_reason(reason, "discard"))
 
 
 async def restore(store: Store, event_id: UUID, *, by: str, reason: str) -> None:
     """Take a discarded dead letter back into the quarantine."""
-    await store.restore(event_id, by=check_actor(by, "restore"), reason=_reason(reason, "restore"))
+    await store.restore(event_id, by=check_actor(by, "restore"), reason=check_reason(reason, "restore"))
 
 
 def check_actor(by: str, verb: str) -> str:
@@ -48,7 +48,8 @@ def check_actor(by: str, verb: str) -> str:
     return check_text(by, "by", ACTOR_LIMIT)
 
 
-def _reason(reason: str, verb: str) -> str:
+def check_reason(reason: str, verb: str) -> str:
+    """Refuse an act without a reason."""
     if not reason.strip():
         message = f"say why: {verb} needs a reason"
         raise Refused(message)

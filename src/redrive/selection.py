@@ -400,7 +400,7 @@ _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 _ALWAYS_SHORT: Final = 512  # even with six characters for each, and fifty long names of fields
 _WHOLE: Final = re.compile(r"-?[0-9]{1,19}")
 _LARGEST: Final = 2**63 - 1
-_LARGEST_JSON: Final = 1e200
+_LARGEST_JSON: Final = 1e100
 _JSON_LITERAL: Final = re.compile(r"true|false|null|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 
 
@@ -860,10 +860,9 @@ class _SqlitePlace(_Place):
 
     def number(self, op: str, number: float) -> str:
         close = self.bind(float(number))
-        exact = f"{self.text} {op} {self.bind(number)}"
-        if isinstance(number, float):
-            exact = f"cast({self.text} as real) {op} {close}"
-        bounds = f"{self.text} between -1e200 and 1e200"
+        whole = isinstance(number, int)
+        exact = f"{self.text} {op} {self.bind(number)}" if whole else f"cast({self.text} as real) {op} {close}"
+        bounds = f"{self.text} between -1e100 and 1e100"
         return f"when 'integer' then {bounds} and {exact} when 'real' then {bounds} and {self.text} {op} {close}"
 
 
@@ -875,22 +874,23 @@ class _PostgresPlace(_Place):
     def __init__(self, column: str, path: Path, bind: "_Binder") -> None:
         steps = [bind(step, "int" if isinstance(step, int) else "text") for step in path]
         self.column, self.bind = column, bind
-        self.kind = f"json_typeof({' -> '.join((column, *steps))})"
-        last = steps.pop() if steps else None
-        self.text = f"({' -> '.join((column, *steps))} {'#>> array[]::text[]' if last is None else f'->> {last}'})"
+        self.held = " -> ".join((column, *steps))
+        self.kind, self.text = "json_typeof(held)", "(held #>> array[]::text[])"
 
     def guarded(self, condition: str) -> str:
         text = f"cast({self.column} as text)"
         # The first half is nearly free, and our own encoder escapes hardly anything.
         readable = rf"strpos({text}, '\u') = 0 or {text} !~ {self.bind(_UNREADABLE, 'text')}"
-        return f"case when {readable} then {condition} end"
+        # `offset 0`: without it the planner reads the document anew for each mention (13 µs a row instead of 5).
+        place = f"(select {self.held} as held offset 0) as place"
+        return f"case when {readable} then (select {condition} from {place}) end"  # noqa: S608 - its values are bound
 
     def word(self, word: str) -> str:
         return "when 'null' then true" if word == "null" else f"when 'boolean' then {self.text} = '{word}'"
 
     def number(self, op: str, number: float) -> str:
         close = f"cast({self.text} as float8) {op} {self.bind(float(number), 'float8')}"
-        cases = f"when {self.text} ~ {self.bind(_DECIMAL, 'text')} then {close}"
+        cases = f"when length({self.text}) <= 60 and {self.text} ~ {self.bind(_DECIMAL, 'text')} then {close}"
         if isinstance(number, int):
             exact = f"cast({self.text} as numeric) {op} {self.bind(number, 'bigint')}"
             cases = f"when {self.text} ~ {self.bind(_SHORT, 'text')} then {exact} {cases}"
@@ -899,12 +899,9 @@ class _PostgresPlace(_Place):
 
 # PostgreSQL's `json` keeps these escapes and fails when it must read them: NUL, and halves of a surrogate pair.
 _UNREADABLE: Final = r"(?<!\\)(\\\\)*\\u(0000|[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..\\u)[dD][c-fC-F])"
-# Numbers that `numeric` and `float8` are sure to take: a single 1e999 must not fail the whole list.
+# Numbers that `numeric` and `float8` are sure to take, of at most 60 characters: a single 1e999 must not fail the list.
 _SHORT: Final = r"^-?[0-9]{1,19}$"
-_DECIMAL: Final = (
-    r"^-?([0-9]{1,200}(\.[0-9]{1,60})?|[0-9]{1,60}(\.[0-9]{1,60})?[eE][+-]?[0-9]{1,2}"
-    r"|[0-9](\.[0-9]{1,20})?[eE](\+?1?[0-9]{1,2}|-[12]?[0-9]{1,2}))$"
-)
+_DECIMAL: Final = r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9][0-9]?)?$"
 
 
 # --- SQL ---

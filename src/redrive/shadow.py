@@ -66,7 +66,7 @@ class _ShadowStore:
         try:
             async with self._store.transaction() as inner:
                 yield _ShadowTransaction(inner, self._captured)
-                raise _Rollback
+                raise _Rollback  # noqa: TRY301 - the way out of a transaction that must not be committed
         except _Rollback:
             pass
 
@@ -118,8 +118,8 @@ async def shadow(
 def _row(event: Event) -> Row:
     """Lay out an event like a claimed row (the places are in ``store.base``)."""
     return (
-        event.id, event.fence, event.target, event.attempts + 1, event.lost_count, json.dumps(event.payload), event.type,
-        event.queue, event.priority, event.due_at, event.source, event.subject, json.dumps(event.headers),
+        event.id, event.fence, event.target, event.attempts + 1, event.lost_count, json.dumps(event.payload),
+        event.type, event.queue, event.priority, event.due_at, event.source, event.subject, json.dumps(event.headers),
         event.idempotency_key, event.retry_key, event.correlation_id, event.causation_id, event.ordering_key,
         event.generation, event.cycle, event.created_at,
     )  # fmt: skip

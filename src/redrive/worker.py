@@ -14,7 +14,7 @@ import os
 import socket
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -259,22 +259,24 @@ class Worker:
         if want <= 0 and not len(self._finished):
             return
         batch, self._finished = self._finished, Finished()
-        settling = [row[ID] for row in batch.delivered]
-        settling += [settlement.id for settlement in batch.settlements]
-        settling += [row[ID] for row, _ in batch.put_back]
+        settling = batch.ids
         try:
             turn = await self._claims.turn(batch, want)
         except StoreUnavailable as error:
+            self._let_go(set(settling).difference(batch.ids))  # a part of it may have been written
             self._keep(batch)
             await self._ride_out(error)
             return
         self._note_refused(turn.refused)
-        for event_id in settling:
-            self._held.pop(event_id, None)
-        self._report_buried(turn.refused)
+        self._let_go(settling, turn.refused)
         self._take(turn.claimed)
         self._appetite.learn(len(settling), turn.claimed)
         self._look = want <= 0 or len(turn.claimed) >= want
+
+    def _let_go(self, settled: Iterable[Any], refused: Any = ()) -> None:
+        for event_id in settled:
+            self._held.pop(event_id, None)
+        self._report_buried(refused)
 
     def _keep(self, batch: Finished) -> None:
         """Put results back that could not be written; they go first in the next turn."""

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from redrive.operate.cli.bench import bench
 from redrive.operate.cli.bench.measure import BenchFailed, Report, rate_of
 from redrive.operate.cli.bench.place import Rows, SqlitePlace
+from redrive.operate.cli.bench.pressure import _windows
 from tests.servers import Postgres
 
 ALWAYS = {"scenario", "store", "spread", "goals", "settings", "machine", "versions", "commit", "at"}
@@ -73,9 +74,11 @@ def test_idle_tells_the_share_of_a_core(tmp_path: Path) -> None:
     assert 0 <= found["cpu_percent"] < 100
 
 
-def test_snapshot_tells_the_last_window_beside_the_first(store_options: list[str]) -> None:
-    found = measured("snapshot", "--seconds", "1.2", *store_options)
+def test_snapshot_tells_the_last_window_beside_the_first(postgres_server: Postgres) -> None:
+    found = measured("snapshot", "--seconds", "1.2", "--store", "postgres", "--url", postgres_server.url)
 
+    assert len(found["rates"]) == 4
+    assert all(found["rates"])
     assert found["last_to_first"] == pytest.approx(found["last_rate"] / found["first_rate"], rel=0.01)
 
 
@@ -139,6 +142,14 @@ def test_a_missed_goal_says_so() -> None:
     assert report.figures["ratio_to_raw"] == 0.2
     assert report.spread["ratio_to_raw"] == {"min": 0.1, "median": 0.2, "max": 0.3}
     assert not report.goals[0].reached(report.figures["ratio_to_raw"])
+
+
+def test_windows_are_cut_exactly_and_leave_out_what_lies_around_them() -> None:
+    timeline = [(-1.0, 0), (0.5, 150), (1.5, 350), (2.5, 450)]  # 100 a second, then 200, then 100
+
+    assert _windows(timeline, 1.0, 2) == [150.0, 150.0]
+    with pytest.raises(BenchFailed, match=r"ended after 2\.5 s of 3\.0 s"):
+        _windows(timeline, 1.0, 3)
 
 
 async def test_rows_lie_ready_as_ordered_and_the_file_is_gone_afterwards(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ class Shop:
 
     def __init__(self, app: Redrive) -> None:
         self.app = app
-        self.broken = True
+        self.broken: bool | str = True
         self.calls = 0
 
         @app.handler("order.paid")
@@ -139,7 +139,7 @@ async def test_pause_resume_and_abort(app: Redrive) -> None:
         paused = await redrive.stop(app.store, running.id, to="paused", by="bob", reason="lunch")
         await asyncio.sleep(0.5)
         assert (await redrive.get(app.store, running.id)).released == paused.released
-        await redrive.resume(app.store, running.id)
+        await redrive.resume(app.store, running.id, by="bob")
         await asyncio.sleep(0.5)
         aborted = await redrive.stop(app.store, running.id, to="aborted", by="bob", reason="enough")
 
@@ -148,7 +148,7 @@ async def test_pause_resume_and_abort(app: Redrive) -> None:
     dead = await app.events(EventFilter(status=Status.FAILED, limit=100))
     assert len(dead) == 50 - aborted.released
     with pytest.raises(Refused):
-        await redrive.resume(app.store, running.id)
+        await redrive.resume(app.store, running.id, by="bob")
 
 
 @pytest.mark.req("B1")
@@ -194,9 +194,7 @@ async def test_a_start_needs_the_token_of_its_plan_and_a_reason_and_happens_once
     swapped = f"{plan.redrive.id}:ffffffffffff"
 
     async def start(token: str, reason: str = "fixed") -> redrive.Redriving:
-        return await redrive.start(
-            app.store, token, by="ada", reason=reason, release=Release(), generation=None, approval_above=None
-        )
+        return await app.start(token, by="ada", reason=reason)
 
     for token in ("nonsense", swapped, str(plan.redrive.id)):
         with pytest.raises(Refused, match="token"):
@@ -227,7 +225,9 @@ async def test_above_a_size_a_second_person_approves(app: Redrive) -> None:
     assert (await start()).state == "running"
 
 
-@pytest.mark.parametrize("wrong", [{"rate": 0.0}, {"rate": -1.0}, {"max_in_flight": 0}, {"ramp": (0,)}, {"halt_at": 2.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"rate": 0.0}, {"rate": -1.0}, {"max_in_flight": 0}, {"ramp": (0,)}, {"halt_at": 2.0}]
+)
 def test_a_release_that_cannot_work_is_refused(wrong: dict[str, Any]) -> None:
     from redrive import ConfigurationError
 
@@ -282,3 +282,47 @@ async def test_groups_count_their_dead_letters_and_have_a_life(app: Redrive) -> 
 
     async with app.store.transaction() as tx:
         assert await tx.run("groups_rebuild") == []
+
+
+@pytest.mark.req("B1", "W6")
+async def test_a_plan_cannot_be_started_by_the_back_door(app: Redrive) -> None:
+    shop = Shop(app)
+    await shop.bury(2)
+    plan = await shop.plan()
+
+    with pytest.raises(Refused):
+        await app.pause(plan.redrive.id, by="bob", reason="x")
+    with pytest.raises(Refused):
+        await app.resume(plan.redrive.id, by="bob")
+
+    assert (await app.redriving(plan.redrive.id)).state == "planned"
+
+
+async def test_what_was_released_before_an_abort_still_comes_to_its_outcome(app: Redrive) -> None:
+    shop = Shop(app)
+    await shop.bury(3)
+    plan = await shop.plan()
+    shop.broken = False
+    running = await shop.start(plan)
+    await redrive.tick(app.store, chain="test")
+    await app.abort(running.id, by="bob", reason="enough")
+    await app.worker().drain()
+    await redrive.tick(app.store, chain="test")
+
+    aborted = await app.redriving(running.id)
+    assert (aborted.state, aborted.delivered, aborted.outstanding) == ("aborted", 3, 0)
+    kinds = {entry.kind async for entry in app.store.trail()}
+    assert {"redrive-planned", "redrive-started", "redrive-aborted"} <= kinds
+
+
+@pytest.mark.req("B1")
+async def test_a_selection_names_the_set_and_says_it_back(app: Redrive) -> None:
+    shop = Shop(app)
+    await shop.bury(3)
+    await app.publish("order.paid", {"n": 9, "currency": "XOF"})
+    await app.worker().drain()
+
+    plan = await app.plan("type:order.paid payload.currency:XOF", by="ada", unsafe=True)
+
+    assert (plan.redrive.total, plan.redrive.ready) == (1, 1)
+    assert "order.paid" in plan.redrive.sentence

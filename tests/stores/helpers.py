@@ -56,9 +56,7 @@ class Hands:
         return refused(await self.claims.turn(Finished(put_back=[(row, delay)]), 0))
 
     async def sweep(self, *, max_lost: int = 5, limit: int = 500, base: float = 5.0) -> list[Row]:
-        return await self.app.store.sweep(
-            self.id, max_lost=max_lost, limit=limit, base_seconds=base, actor="sweeper"
-        )
+        return await self.app.store.sweep(self.id, max_lost=max_lost, limit=limit, base_seconds=base, actor="sweeper")
 
     async def dead_letter(self, type_: str = "t", payload: Any = None, error: str = "boom", **options: Any) -> UUID:
         """Publish an event and let its first attempt fail for good."""

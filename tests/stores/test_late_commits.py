@@ -50,7 +50,7 @@ async def flowing(app: Redrive) -> AsyncIterator[dict[UUID, float]]:
 
 
 async def claimed_after(claimed: dict[UUID, float], event_id: UUID, committed: float) -> float:
-    while event_id not in claimed and time.monotonic() < committed + 2 * SOON:
+    while event_id not in claimed and time.monotonic() < committed + 2 * SOON:  # noqa: ASYNC110 - a look at the clock
         await asyncio.sleep(0.01)
     return claimed.get(event_id, float("inf")) - committed
 
@@ -79,9 +79,7 @@ async def test_a_row_committed_late_is_claimed_soon_after_its_commit(
 
 
 @pytest.mark.req("B5")
-async def test_a_row_committed_late_is_claimed_while_another_writer_stays_open(
-    app: Redrive, postgres_url: str
-) -> None:
+async def test_a_row_committed_late_is_claimed_while_another_writer_stays_open(app: Redrive, postgres_url: str) -> None:
     async with (
         flowing(app) as claimed,
         await psycopg.AsyncConnection.connect(postgres_url) as writer,

@@ -112,9 +112,7 @@ async def test_a_purge_takes_no_more_than_its_limit_of_each_kind(
     clock.advance("1d")
     now = clock.now()
 
-    steps = [
-        await purge(app, ended_before=now, failed_before=now, handled_before=now, limit=3) for _ in range(4)
-    ]
+    steps = [await purge(app, ended_before=now, failed_before=now, handled_before=now, limit=3) for _ in range(4)]
 
     assert [(step.events, step.dead_letters, step.handled) for step in steps] == [
         (3, 3, 3), (3, 2, 3), (1, 0, 0), (0, 0, 0),

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import psycopg
@@ -72,6 +75,39 @@ def test_several_processes_may_migrate_at_once(round_: int, store_url: str) -> N
     assert answers == [str(names), "[]", "[]", "[]"]
 
 
+def test_a_migration_waits_for_one_that_is_under_way(store_url: str) -> None:
+    async def migrate() -> list[str]:
+        app = Redrive(store_url, migrate=False)
+        await app.store.open()
+        done = await app.store.migrate()
+        await app.store.close()
+        return done
+
+    with ThreadPoolExecutor(1) as pool, ExitStack() as under_way:
+        if is_postgres(store_url):
+            other = under_way.enter_context(psycopg.connect(store_url))
+            other.execute("select pg_advisory_xact_lock(%s)", (int.from_bytes(b"redrive"),))
+        else:
+            asyncio.run(migrate_to_nothing(store_url))
+            file = sqlite3.connect(store_url.removeprefix("sqlite:///"), isolation_level=None)
+            under_way.callback(file.close)
+            file.execute("begin immediate")
+        migrating = pool.submit(asyncio.run, migrate())
+        time.sleep(0.3)
+        waited = not migrating.done()
+        under_way.close()
+
+        assert waited
+        assert len(migrating.result()) == len(migrations("sqlite"))
+
+
+async def migrate_to_nothing(url: str) -> None:
+    """Make the file and its journal, without our tables."""
+    app = Redrive(url, migrate=False)
+    await app.store.open()
+    await app.store.close()
+
+
 async def test_a_schema_that_is_missing_is_refused_with_what_to_do(store_url: str) -> None:
     app = Redrive(store_url, migrate=False)
 
@@ -90,7 +126,7 @@ async def test_a_schema_newer_than_the_code_is_refused_with_what_to_do(store_url
 
     for migrate in (True, False):
         newer = Redrive(store_url, migrate=migrate)
-        with pytest.raises(SchemaTooNew, match="version 999, this redrive knows up to .*: upgrade redrive"):
+        with pytest.raises(SchemaTooNew, match=r"version 999, this redrive knows up to .*: upgrade redrive"):
             await newer.open()
         await newer.close()
 

@@ -11,13 +11,13 @@ import pytest
 from redrive import EventFilter, EventNotFound, Redrive, Refused, Status
 from redrive.clock import VirtualClock
 from redrive.store.base import Finished
-from tests.stores.helpers import Hands, failed, found, kinds, raw, retried, uuid_of
+from tests.stores.helpers import Hands, failed, found, kinds, raw, retried
 
-STATES = ("pending", "in_flight", "delivered", "failed", "cancelled")
+STATES = ("in_flight", "delivered", "failed", "cancelled", "pending")
 
 
 async def event_in(status: str, app: Redrive, hands: Hands) -> UUID:
-    published = await app.publish("t", {"n": 1}, retry_key="k")
+    published = await app.publish("t", {"n": 1}, retry_key=str(app.clock.new_id()), priority=0)
     if status == "pending":
         return published.id
     if status == "cancelled":
@@ -84,10 +84,8 @@ async def test_a_dead_letter_is_a_row_of_the_same_table_and_the_queue_is_a_filte
 
 @pytest.mark.req("O1")
 async def test_only_a_pending_event_can_be_claimed(app: Redrive, hands: Hands, clock: VirtualClock) -> None:
-    for status in STATES[1:]:
+    for status in STATES[:-1]:
         await event_in(status, app, hands)
-        if status == "in_flight":  # the retry key of the next one must be free
-            await app.cancel((await app.events(EventFilter(status=Status.IN_FLIGHT)))[0].id, by="a", reason="b")
     clock.advance("1h")
 
     claimed = await hands.claim()
@@ -105,25 +103,22 @@ ACTS: dict[str, tuple[Act, str]] = {
 
 
 @pytest.mark.req("O1", "W6")
-@pytest.mark.parametrize("status", STATES)
 @pytest.mark.parametrize("verb", ACTS)
-async def test_what_an_operator_may_do_depends_on_the_state_alone(
-    verb: str, status: str, app: Redrive, hands: Hands
-) -> None:
+async def test_what_an_operator_may_do_depends_on_the_state_alone(verb: str, app: Redrive, hands: Hands) -> None:
     act, allowed = ACTS[verb]
-    event_id = await event_in(status, app, hands)
-    before, told_before = await found(app, event_id), await kinds(app, event_id)
+    for status in STATES:
+        event_id = await event_in(status, app, hands)
+        before, told_before = await found(app, event_id), await kinds(app, event_id)
 
-    if status in allowed.split():
-        await act(app, event_id)
-        assert len(await kinds(app, event_id)) == len(told_before) + 1
-        return
-    with pytest.raises(Refused, match=str(event_id)) as refusal:
-        await act(app, event_id)
-
-    assert await found(app, event_id) == before
-    assert await kinds(app, event_id) == told_before
-    assert status in str(refusal.value) or "discard" in str(refusal.value)
+        if status in allowed.split():
+            await act(app, event_id)
+            assert len(await kinds(app, event_id)) == len(told_before) + 1
+        else:
+            with pytest.raises(Refused, match=str(event_id)) as refusal:
+                await act(app, event_id)
+            assert await found(app, event_id) == before
+            assert await kinds(app, event_id) == told_before
+            assert status in str(refusal.value) or "discard" in str(refusal.value)
 
 
 @pytest.mark.parametrize("verb", ACTS)
@@ -135,15 +130,13 @@ async def test_an_unknown_event_is_said_to_be_unknown(verb: str, app: Redrive) -
 
 
 @pytest.mark.parametrize("verb", ACTS)
-@pytest.mark.parametrize(("by", "reason"), [("", "why"), ("  ", "why"), ("ann", ""), ("ann", " \n")])
-async def test_nothing_is_done_without_a_name_and_a_reason(
-    verb: str, by: str, reason: str, app: Redrive, hands: Hands
-) -> None:
+async def test_nothing_is_done_without_a_name_and_a_reason(verb: str, app: Redrive, hands: Hands) -> None:
     event_id = await hands.dead_letter()
     before = await found(app, event_id)
 
-    with pytest.raises(Refused):
-        await getattr(app, verb)(event_id, by=by, reason=reason)
+    for by, reason in (("", "why"), ("  ", "why"), ("ann", ""), ("ann", " \n")):
+        with pytest.raises(Refused):
+            await getattr(app, verb)(event_id, by=by, reason=reason)
 
     assert await found(app, event_id) == before
 
@@ -232,7 +225,7 @@ async def test_counts_and_overview_tell_how_many_stand_where(app: Redrive, hands
     assert {name: overview[name] for name in ("pending", "in_flight", "failed", "delivered", "workers")} == {
         "pending": 2, "in_flight": 1, "failed": 1, "delivered": 0, "workers": 1,
     }  # fmt: skip
-    assert uuid_of(claimed[0])
+    assert len(claimed) == 1
 
 
 async def test_a_turn_without_anything_to_do_changes_nothing(app: Redrive, hands: Hands) -> None:

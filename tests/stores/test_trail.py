@@ -15,7 +15,7 @@ from redrive.instant import to_micros
 from redrive.trail import entry_hash
 from tests.stores.helpers import Hands, failed, is_postgres, kinds, raw, retried
 
-ODD = "Zoë\nO'Neil 🦉 \"x\" \\ \u2028 5:ann"
+ODD = 'Zoë\nO\'Neil 🦉 "x" \\ \u2028 5:ann'
 
 
 @pytest.mark.req("A4")

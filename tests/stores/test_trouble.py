@@ -64,12 +64,15 @@ async def test_a_folder_is_no_file(tmp_path: Path) -> None:
         await Redrive(f"sqlite:///{tmp_path}").open()
 
 
+def damage(path: Path) -> None:
+    whole = path.read_bytes()
+    path.write_bytes(whole[:8192] + os.urandom(len(whole) - 8192))
+
+
 async def test_a_damaged_file_is_said_to_be_damaged(sqlite_url: str) -> None:
     async with Redrive(sqlite_url) as app:
         await app.publish_many([("t", "x" * 500)] * 200)
-    path = Path(path_of(sqlite_url))
-    whole = path.read_bytes()
-    path.write_bytes(whole[:8192] + os.urandom(len(whole) - 8192))
+    damage(Path(path_of(sqlite_url)))
 
     with pytest.raises(StoreUnavailable, match="is damaged: restore it from a backup"):
         async with Redrive(sqlite_url) as app:
@@ -94,6 +97,11 @@ asyncio.run(main())
 """
 
 
+def protect(path: Path) -> None:
+    path.chmod(0o444)
+    path.parent.chmod(0o755)
+
+
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="takes root to become somebody else")
 @pytest.mark.parametrize("is_new", [True, False])
 async def test_a_file_that_cannot_be_written_says_so(is_new: bool) -> None:
@@ -104,9 +112,7 @@ async def test_a_file_that_cannot_be_written_says_so(is_new: bool) -> None:
         else:
             async with Redrive(f"sqlite:///{path}") as app:
                 await app.publish("t")
-        path.touch()
-        path.chmod(0o444)
-        Path(folder).chmod(0o755)
+        protect(path)
 
         said = output_of(start_python(READ_ONLY, f"sqlite:///{path}"))
 
@@ -482,7 +488,7 @@ async def test_a_cut_connection_is_made_anew(postgres_url: str) -> None:
         with psycopg.connect(postgres_url, autocommit=True) as admin:
             await cut(app, admin)
 
-        after = []
+        after: list[object] = []
         for act in (app.publish("t"), hands.claim(), app.store.heartbeat(hands.id, 30)):
             try:
                 after.append(await act)
@@ -498,7 +504,7 @@ async def test_a_cut_connection_is_made_anew(postgres_url: str) -> None:
 
 async def test_a_transaction_whose_connection_is_cut_leaves_nothing(postgres_url: str) -> None:
     async with Redrive(postgres_url, migrate=True) as app:
-        with psycopg.connect(postgres_url, autocommit=True) as admin, pytest.raises(Exception):  # noqa: B017, PT011
+        with psycopg.connect(postgres_url, autocommit=True) as admin, pytest.raises(Exception):  # noqa: B017
             async with app.store.transaction() as transaction:
                 await transaction.publish(app.new_events("t"))
                 await cut(app, admin)

@@ -1,4 +1,4 @@
-"""Where a claim starts to look: never so far to the right that it misses an event, however late it was committed (B5)."""
+"""Where a claim starts to look: never so far to the right that it misses an event, however late it commits (B5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// Drain no-ops with pg-boss: batches of 1,000, fetching on while batches come back full, four fetchers.
+// Drain no-ops with pg-boss: batches of 1,000, fetching on while batches come back full, four fetchers. Not tuned.
 import { fileURLToPath } from "node:url";
 import pg from "pg";
 import { PgBoss } from "pg-boss";

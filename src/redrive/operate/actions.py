@@ -139,11 +139,11 @@ async def pause(app: Redrive, standing: Redriving, *, by: str, reason: str) -> R
     return await app.pause(standing.id, by=by, reason=reason)
 
 
-async def resume(app: Redrive, standing: Redriving) -> Redriving:
+async def resume(app: Redrive, standing: Redriving, *, by: str) -> Redriving:
     """Go on after a pause or a halt."""
     if standing.started_at is None:
         raise Refused(f"redrive {standing.id} was never started: `redrive run` starts it, with the token of its plan")
-    return await app.resume(standing.id)
+    return await app.resume(standing.id, by=by)
 
 
 # --- groups ---

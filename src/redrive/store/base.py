@@ -54,6 +54,13 @@ class Finished:
     def __len__(self) -> int:
         return len(self.delivered) + len(self.settlements) + len(self.put_back)
 
+    @property
+    def ids(self) -> list[Any]:
+        """Which events it is about."""
+        ids = [row[ID] for row in self.delivered]
+        ids += [settlement.id for settlement in self.settlements]
+        return ids + [row[ID] for row, _ in self.put_back]
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -127,6 +134,7 @@ class Transaction(Protocol):
         self, redrive_id: UUID, *, limit: int, stage: int, priority: int | None, chain: str
     ) -> list[tuple[UUID, str | None]]: ...
     async def note_outcomes(self, redrive_id: UUID) -> None: ...
+    async def note(self, kind: str, actor: str, facts: Mapping[str, Any]) -> None: ...
 
 
 class Store(Protocol):

@@ -50,7 +50,7 @@ from redrive.store.base import (
     filter_clauses,
     refusal,
 )
-from redrive.store.rows import first_of_each_key, postgres_values, published_from, unanswered
+from redrive.store.rows import first_of_each_key, postgres_one, postgres_values, published_from, unanswered
 from redrive.store.sql import Statement, load, migrations, with_clauses
 from redrive.store.watermark import Watermark
 
@@ -110,6 +110,47 @@ def _sql(verb: str) -> Statement:
     return load("postgres", verb)
 
 
+class Connections:
+    """A few connections for whoever needs one for a moment, the last used first.
+
+    asyncpg's own pool resets a connection after every use and gives it back by a task of its own: for a single publish
+    that is half of the time (1.2 ms instead of 0.6). Our statements leave nothing behind.
+    """
+
+    def __init__(self, connect: Callable[[], Awaitable[Any]], size: int) -> None:
+        self._connect = connect
+        self._free = asyncio.Semaphore(size)
+        self._idle: list[Any] = []
+
+    async def take(self, seconds: float) -> Any:
+        """Take a connection, or wait for one."""
+        async with asyncio.timeout(seconds):
+            await self._free.acquire()
+            try:
+                while self._idle:
+                    connection = self._idle.pop()
+                    if not connection.is_closed():
+                        return connection
+                return await self._connect()
+            except BaseException:
+                self._free.release()
+                raise
+
+    def give(self, connection: Any) -> None:
+        """Give a connection back; one that was terminated is forgotten."""
+        if not connection.is_closed():
+            self._idle.append(connection)
+        self._free.release()
+
+    async def close(self, seconds: float) -> None:
+        """Close what is idle; what is in use is closed by its user."""
+        while self._idle:
+            connection = self._idle.pop()
+            with suppress(*_UNAVAILABLE, asyncpg.PostgresError):
+                await connection.close(timeout=seconds)
+            connection.terminate()
+
+
 class PostgresStore:
     """The store contract on PostgreSQL 14 and later."""
 
@@ -124,7 +165,7 @@ class PostgresStore:
         self._pooled = options.get("pooler") == "transaction"  # pgbouncer: no LISTEN, no SET, no named statements
         self._call_seconds = call_seconds
         self._pool_size = pool_size
-        self._pool: asyncpg.Pool[Any] | None = None
+        self._pool: Connections | None = None
 
     # Opening and closing
 
@@ -132,22 +173,14 @@ class PostgresStore:
         if self._pool is not None:
             return
         with translating(self._place):
-            self._pool = await asyncpg.create_pool(
-                self._url, min_size=0, max_size=self._pool_size, timeout=self._call_seconds,
-                command_timeout=self._call_seconds, statement_cache_size=0 if self._pooled else 100,
-                max_inactive_connection_lifetime=60.0,
-            )  # fmt: skip
+            self._pool = Connections(self.connect, self._pool_size)
             await self._run(lambda connection: connection.fetchval("select 1"))
 
     async def close(self) -> None:
         pool, self._pool = self._pool, None
         if pool is None:
             return
-        try:
-            async with asyncio.timeout(min(5.0, self._call_seconds)):
-                await pool.close()
-        except (*_UNAVAILABLE, asyncpg.PostgresError):
-            pool.terminate()
+        await pool.close(min(5.0, self._call_seconds))
 
     async def version(self) -> str:
         with translating(self._place):
@@ -174,14 +207,20 @@ class PostgresStore:
         if self._pool is None:
             message = "the store is not open: call `await app.open()`, or use `async with app:`"
             raise StoreUnavailable(message)
-        connection = await self._pool.acquire(timeout=self._call_seconds)
+        connection = await self._pool.take(self._call_seconds)
         try:
             return await job(connection)
         except (*_UNAVAILABLE, asyncio.CancelledError):
             connection.terminate()
             raise
         finally:
-            await self._pool.release(connection)
+            self._give_back(connection)
+
+    def _give_back(self, connection: Any) -> None:
+        if self._pool is None:  # closed meanwhile
+            connection.terminate()
+        else:
+            self._pool.give(connection)
 
     async def _fetch(self, verb: str, **values: Any) -> list[Any]:
         query = _sql(verb)
@@ -257,15 +296,16 @@ class PostgresStore:
             message = "the store is not open: call `await app.open()`, or use `async with app:`"
             raise StoreUnavailable(message)
         with translating(self._place):
-            connection = await self._pool.acquire(timeout=self._call_seconds)
+            connection = await self._pool.take(self._call_seconds)
         try:
             async with connection.transaction():
                 yield PostgresTransaction(connection, self._now(), notify=self.notify)
+            await connection.reset(timeout=self._call_seconds)  # a handler may have set something for its session
         except (*_UNAVAILABLE, asyncio.CancelledError):
             connection.terminate()
             raise
         finally:
-            await self._pool.release(connection)
+            self._give_back(connection)
 
     # Sessions, claims, sweep
 
@@ -368,7 +408,7 @@ class PostgresStore:
             with translating(self._place):
                 async with self.transaction() as tx:
                     await tx.run("payload_revise", id=event_id, payload=payload, by=by, reason=reason)
-                    values = {"id": event_id, "generation": generation, "by": by, "reason": reason}
+                    values: dict[str, Any] = {"id": event_id, "generation": generation, "by": by, "reason": reason}
                     await tx.run("replay", history_limit=HISTORY_LIMIT, **values)
             return
         await self._fetch(
@@ -658,13 +698,22 @@ class PostgresTransaction:
     async def release(
         self, redrive_id: UUID, *, limit: int, stage: int, priority: int | None, chain: str
     ) -> list[tuple[UUID, str | None]]:
-        values = {"id": redrive_id, "limit": limit, "stage": stage, "priority": priority, "chain": chain}
+        values: dict[str, Any] = {
+            "id": redrive_id,
+            "limit": limit,
+            "stage": stage,
+            "priority": priority,
+            "chain": chain,
+        }
         for other in await self.run("redrive_unnoted", id=redrive_id, limit=limit):
             await self.note_outcomes(other["redrive_id"])
         return [(row["event_id"], row["why"]) for row in await self.run("redrive_release", **values)]
 
     async def note_outcomes(self, redrive_id: UUID) -> None:
         await self.run("redrive_outcomes", id=redrive_id)
+
+    async def note(self, kind: str, actor: str, facts: Mapping[str, Any]) -> None:
+        await _write_trail(self.connection, self._now, [(None, kind, "", actor, facts)])
 
     async def _query(self, verb: str, **values: Any) -> list[Any]:
         query = _sql(verb)
@@ -675,6 +724,10 @@ async def publish_rows(
     connection: Any, events: Sequence[NewEvent], now: datetime | None, *, notify: bool
 ) -> list[Published]:
     """Insert events on this connection, in its transaction if it is in one."""
+    if len(events) == 1 and events[0].retry_key is None:
+        one = _sql("publish_one")
+        await connection.fetch(one.numbered, *one.values(postgres_one(events[0], now, notify=notify)))
+        return published_from(events, ())
     query = _sql("publish")
     rows: list[Any] = []
     asked = first_of_each_key(events)

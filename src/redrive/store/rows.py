@@ -54,6 +54,18 @@ def postgres_values(events: Sequence[NewEvent], now: datetime | None, *, notify:
     }
 
 
+def postgres_one(event: NewEvent, now: datetime | None, *, notify: bool) -> dict[str, Any]:
+    """Give the values of a single event without a retry key by name."""
+    return {
+        "now": now, "notify": notify, "id": event.id, "type": event.type, "source": event.source,
+        "target": event.target, "subject": event.subject, "payload": event.payload, "headers": event.headers,
+        "idempotency_key": event.idempotency_key, "correlation_id": event.correlation_id,
+        "causation_id": event.causation_id, "ordering_key": event.ordering_key, "queue": event.queue,
+        "priority": event.priority, "delay": event.delay_seconds, "due_at": event.due_at,
+        "generation": event.generation,
+    }  # fmt: skip
+
+
 def first_of_each_key(events: Sequence[NewEvent]) -> Sequence[NewEvent]:
     """Leave out what repeats a retry key: one statement cannot meet its own new rows."""
     if all(event.retry_key is None for event in events):
@@ -65,7 +77,7 @@ def first_of_each_key(events: Sequence[NewEvent]) -> Sequence[NewEvent]:
 
 
 def unanswered(events: Sequence[NewEvent], rows: Sequence[Any]) -> list[NewEvent]:
-    """Find the events whose retry key was neither inserted nor seen: another appeared in the same instant. Ask again."""
+    """Find the events whose retry key was neither inserted nor seen: another came in the same instant. Ask again."""
     answered = {(row[1], row[2]) for row in rows}
     return [e for e in events if e.retry_key is not None and (e.target, e.retry_key) not in answered]
 

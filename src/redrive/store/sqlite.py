@@ -661,6 +661,9 @@ class SqliteTransaction:
     async def note_outcomes(self, redrive_id: UUID) -> None:
         await self._run(lambda: note_outcomes(self.connection, self._now, str(redrive_id)))
 
+    async def note(self, kind: str, actor: str, facts: Mapping[str, Any]) -> None:
+        await self._run(lambda: write_trail(self.connection, OPERATOR, self._now, [(None, kind, "", actor, facts)]))
+
     async def settle(self, settlements: Sequence[Settlement], *, chain: str, actor: str) -> set[Any]:
         return set(await self._run(lambda: settle_rows(self.connection, self._now, settlements, chain, actor)))
 
@@ -707,7 +710,7 @@ class _DryRun(Exception):
 
 
 async def _to_its_end(job: Callable[[], T]) -> T:
-    """Run a job in a thread; who is cancelled meanwhile waits for its end, so that nobody rolls back under its hands."""
+    """Run a job in a thread. Who is cancelled meanwhile waits for its end: nothing is rolled back under its hands."""
     working = asyncio.get_running_loop().run_in_executor(None, job)
     cancelled: asyncio.CancelledError | None = None
     while not working.done():
@@ -809,7 +812,9 @@ def count_dead(
 ) -> None:
     """Add dead letters to their groups, or take them out, in the transaction that makes or moves them."""
     if ids:
-        connection.execute(_sql("group_count").text, {"ids": json.dumps(list(ids)), "sign": sign, "is_new": is_new, "now": now})
+        connection.execute(
+            _sql("group_count").text, {"ids": json.dumps(list(ids)), "sign": sign, "is_new": is_new, "now": now}
+        )
 
 
 def release_rows(
@@ -848,8 +853,8 @@ def release_rows(
     connection.execute(_sql("redrive_count").text, {"id": redrive_id, **counts})
     write_trail(
         connection, chain, now,
-        [(row[1], "replayed", row[3], by, {"reason": reason, "generation": row[5], "cycle": row[4], "redrive": redrive_id})
-         for row in going],
+        [(row[1], "replayed", row[3], by,
+          {"reason": reason, "generation": row[5], "cycle": row[4], "redrive": redrive_id}) for row in going],
     )  # fmt: skip
     return [(row[1], row[6]) for row in picked]
 

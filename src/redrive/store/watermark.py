@@ -67,7 +67,7 @@ class Watermark:
         took: float,
         monotonic: float,
     ) -> None:
-        """Take in what a look from ``starts`` found, the time it began, its snapshot's xmin and its own xid, its cost."""
+        """Take in what a look from ``starts`` found, when it began, its snapshot's xmin and its own xid, its cost."""
         ended_before = self._all_ended_before(now, *xids)
         for lane, reached in self._progress(claimed, want, now):
             scanned_from = BEGINNING if self._full else self._start(lane)

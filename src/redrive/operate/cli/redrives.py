@@ -321,12 +321,17 @@ def pause(
 
 @app.command("resume")
 def resume(
-    ctx: typer.Context, redrive_id: RedriveArgument, output: OutputOption = Output.TABLE, url: UrlOption = None
+    ctx: typer.Context,
+    redrive_id: RedriveArgument,
+    by: ByOption = None,
+    output: OutputOption = Output.TABLE,
+    url: UrlOption = None,
 ) -> None:
     """Go on after a pause or a halt; a ramp that halted goes on with its next stage."""
+    who = actor(by)
 
     async def act(app_: Redrive, standing: Redriving) -> Redriving:
-        resumed = await actions.resume(app_, standing)
+        resumed = await actions.resume(app_, standing, by=who)
         if not await views.live_workers(app_):
             say(no_worker())
         return resumed

@@ -2,5 +2,5 @@
 update redrive_redrive
 set state = 'running', stopped_by = null, stop_reason = null, metered_from = :now, metered_count = released,
     stage = case when state = 'halted' then stage + 1 else stage end
-where id = :id and state in ('paused', 'halted')
+where id = :id and state in ('paused', 'halted') and started_at is not null
 returning id

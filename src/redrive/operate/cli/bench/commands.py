@@ -10,11 +10,13 @@ from rich.console import Console
 from rich.table import Table
 
 from redrive.errors import RedriveError
-from redrive.operate.cli.bench.measure import Report, Setup
+from redrive.operate.cli.bench.measure import BenchFailed, Report, Setup
 from redrive.operate.cli.bench.place import place_for
 from redrive.operate.cli.bench.scenarios import SCENARIOS
 
-bench = typer.Typer(help="Measure speed here, beside the raw driver and other libraries.", no_args_is_help=True)
+bench = typer.Typer(
+    help="Measure speed here, beside the raw driver and other libraries.", no_args_is_help=True, add_completion=False
+)
 
 StoreOption = Annotated[str | None, typer.Option("--store", help="sqlite or postgres; without it: both.")]
 UrlOption = Annotated[
@@ -55,7 +57,14 @@ def _command(names: list[str]) -> Any:
                 with place_for(kind, url, folder) as place, console.status("") as status:
                     setup = Setup(repeat, events, seconds, processes, peers, raw, profile, status.update)
                     for name in names:
-                        report = asyncio.run(SCENARIOS[name](setup, place))
+                        try:
+                            report = asyncio.run(SCENARIOS[name](setup, place))
+                        except BenchFailed as error:
+                            if len(names) == 1:
+                                raise
+                            console.print(f"[red]{name} on {kind}: {error}[/red]", soft_wrap=True, highlight=False)
+                            found.append({"scenario": name, "store": kind, "error": str(error)})
+                            continue
                         found.append(report.as_json(place))
                         if not as_json:
                             status.stop()
@@ -66,6 +75,8 @@ def _command(names: list[str]) -> Any:
             raise typer.Exit(1) from error
         if as_json:
             print(json.dumps(found[0] if len(found) == 1 else found, indent=2))
+        if any("error" in report for report in found):
+            raise typer.Exit(1)
 
     return run
 

@@ -81,9 +81,9 @@ class Report:
         """Divide two figures of this run; the spread is that of each repeat by itself."""
         if self.figures.get(to):
             self.figures[name] = rounded(self.figures[of] / self.figures[to])
-        if len(self._values.get(of, ())) == len(self._values.get(to, ())) > 0:
-            pairs = zip(self._values[of], self._values[to], strict=True)
-            self.spread[name] = spread_of([one / other for one, other in pairs])
+        ones, others = self._values.get(of, []), self._values.get(to, [])
+        if len(ones) == len(others) > 0 and all(others):
+            self.spread[name] = spread_of([one / other for one, other in zip(ones, others, strict=True)])
 
     def goal(self, figure: str, wanted: float, *, at_most: bool = False) -> None:
         if figure in self.figures:

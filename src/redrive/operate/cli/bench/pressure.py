@@ -1,15 +1,27 @@
 """Pressure: what slows other queues down. A held snapshot, a full table, a storm of retries."""
 
 import asyncio
+from itertools import pairwise
 from typing import Any, Final
 
 from redrive.operate.cli.bench.drain import all_delivered, worker_rate
-from redrive.operate.cli.bench.measure import Child, Report, Setup, alone, counters, rate_of, rounded, together
+from redrive.operate.cli.bench.measure import (
+    BenchFailed,
+    Child,
+    Report,
+    Setup,
+    alone,
+    counters,
+    rate_of,
+    rounded,
+    together,
+)
 from redrive.operate.cli.bench.place import Place, Rows, hold_snapshot
 
 _FAILURES: Final = 2
 _WARM_UP: Final = 5.0
 _WINDOW: Final = 10.0
+_BEYOND: Final = 1.0  # seconds that the flow goes on after the last window
 
 
 async def storm(setup: Setup, place: Place) -> Report:
@@ -80,7 +92,7 @@ async def snapshot(setup: Setup, place: Place) -> Report:
             continue
         setup.say(f"snapshot: {'raw loop' if bare else 'redrive'}, {seconds:.0f} s")
         timeline = await _flow(place, seconds, bare=bare)
-        rates = _windows(timeline, window)
+        rates = _windows(timeline, window, int(seconds / window + 0.01))
         report.figures[f"{label}first_rate"] = rates[0]
         report.figures[f"{label}last_rate"] = rates[-1]
         report.put(f"{label}rate", rates)
@@ -92,9 +104,9 @@ async def snapshot(setup: Setup, place: Place) -> Report:
 
 
 async def _flow(place: Place, seconds: float, *, bare: bool) -> list[tuple[float, int]]:
-    """Let events flow, take a snapshot after the warm-up, hold it to the end; return the totals since then."""
+    """Let events flow, hold a snapshot from the warm-up to the end; return the totals by seconds since then."""
     warm_up = min(_WARM_UP, seconds / 4)
-    span = warm_up + seconds
+    span = warm_up + seconds + _BEYOND
     async with place.fresh() as url:
         with counters(2) as slots:
             flow: dict[str, Any] = {"url": url, "seconds": span}
@@ -107,15 +119,20 @@ async def _flow(place: Place, seconds: float, *, bare: bool) -> list[tuple[float
                 results = await running
     timeline = results[0]["timeline"]
     begin = timeline[0][0] + warm_up
-    return [(at - begin, total) for at, total in timeline if at >= begin]
+    return [(at - begin, total) for at, total in timeline]
 
 
-def _windows(timeline: list[tuple[float, int]], window: float) -> list[float]:
-    """Turn totals into rates, one for each full window; what is left over at the end is left out."""
-    rates = []
-    since, before = timeline[0]
-    for at, total in timeline[1:]:
-        if at - since >= window - 0.3:
-            rates.append(rounded((total - before) / (at - since)))
-            since, before = at, total
-    return rates
+def _windows(timeline: list[tuple[float, int]], window: float, number: int) -> list[float]:
+    """Turn totals into rates, one for each window; all of them lie within what was noted."""
+    if timeline[-1][0] < number * window:
+        raise BenchFailed(f"the flow ended after {timeline[-1][0]:.1f} s of {number * window:.1f} s")
+    edges = [_total_at(timeline, place * window) for place in range(number + 1)]
+    return [rounded((after - before) / window) for before, after in pairwise(edges)]
+
+
+def _total_at(timeline: list[tuple[float, int]], moment: float) -> float:
+    """Tell the total at a moment between two notes, as if it had grown evenly there."""
+    for (before, less), (after, more) in pairwise(timeline):
+        if moment <= after:
+            return less + (more - less) * (moment - before) / (after - before)
+    return timeline[-1][1]

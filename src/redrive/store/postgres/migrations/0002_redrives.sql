@@ -125,7 +125,7 @@ create function redrive.release(
     ), r as materialized (
         select * from redrive.redrive where id = p_redrive_id for update
     ), picked as materialized (
-        select i.position, i.event_id, i.fingerprint, o.source, o.cycle + 1 as next_cycle,
+        select i.position, i.event_id, i.fingerprint, o.source, o.queue, o.cycle + 1 as next_cycle,
                coalesce(r.generation, o.generation) as generation,
                case when o.id is null then 'the event is gone'
                     when o.status <> 'failed' then 'it is ' || o.status
@@ -175,11 +175,12 @@ create function redrive.release(
     ), trailed as (
         select redrive.write_trail(p_chain, (select now from moment), array_agg(p.event_id), array_agg('replayed'::text),
             array_agg(p.source), array_agg(r.started_by), array_agg(json_build_object('reason', r.reason,
-            'generation', p.generation, 'cycle', p.next_cycle, 'redrive', p_redrive_id)::text)),
-            pg_notify('redrive', '')
+            'generation', p.generation, 'cycle', p.next_cycle, 'redrive', p_redrive_id)::text))
         from picked p, r where p.why is null
+    ), woken as (
+        select count(pg_notify('redrive', q.queue)) from (select distinct queue from picked where why is null) q
     )
-    select p.event_id, p.why from picked p, trailed
+    select p.event_id, p.why from picked p, trailed, woken
 $$;
 
 -- Write down how the released members of a redrive ended.
