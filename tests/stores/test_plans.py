@@ -105,7 +105,7 @@ SQLITE = {
     "deliver": ("sqlite_autoindex_redrive_outbox_1 (id=?)",),
     "settle": ("sqlite_autoindex_redrive_outbox_1 (id=?)",),
     "put_back": ("sqlite_autoindex_redrive_outbox_1 (id=?)",),
-    "replay": ("sqlite_autoindex_redrive_outbox_1 (id=?)",),
+    "redrive_release": ("sqlite_autoindex_redrive_outbox_1 (id=?)",),
     "forget": ("redrive_outbox_in_flight (session_id=?)",),
     "sweep": ("redrive_outbox_in_flight (session_id=?)", "INTEGER PRIMARY KEY"),
     "purge_ended": ("redrive_outbox_ended (ended_at<?)", "INTEGER PRIMARY KEY"),

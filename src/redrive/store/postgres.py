@@ -50,7 +50,14 @@ from redrive.store.base import (
     filter_clauses,
     refusal,
 )
-from redrive.store.rows import first_of_each_key, postgres_one, postgres_values, published_from, unanswered
+from redrive.store.rows import (
+    first_of_each_key,
+    postgres_new,
+    postgres_one,
+    postgres_values,
+    published_from,
+    unanswered,
+)
 from redrive.store.sql import Statement, load, migrations, with_clauses
 from redrive.store.watermark import Watermark
 
@@ -727,6 +734,10 @@ async def publish_rows(
     if len(events) == 1 and events[0].retry_key is None:
         one = _sql("publish_one")
         await connection.fetch(one.numbered, *one.values(postgres_one(events[0], now, notify=notify)))
+        return published_from(events, ())
+    if all(event.retry_key is None for event in events):
+        new = _sql("publish_new")
+        await connection.fetch(new.numbered, *new.values(postgres_new(events, now, notify=notify)))
         return published_from(events, ())
     query = _sql("publish")
     rows: list[Any] = []

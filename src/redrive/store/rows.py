@@ -54,6 +54,22 @@ def postgres_values(events: Sequence[NewEvent], now: datetime | None, *, notify:
     }
 
 
+_DEFAULTS: Final = {
+    "subjects": None, "headers": "{}", "correlation_ids": None, "causation_ids": None, "ordering_keys": None,
+    "queues": "default", "priorities": 1, "delays": 0.0, "due_ats": None, "generations": 0,
+}  # fmt: skip
+
+
+def postgres_new(events: Sequence[NewEvent], now: datetime | None, *, notify: bool) -> dict[str, Any]:
+    """Any number of events without retry keys: like ``postgres_values``, with columns of defaults left empty."""
+    values = postgres_values(events, now, notify=notify)
+    for name, default in _DEFAULTS.items():
+        column = values[name]
+        if column.count(default) == len(column):
+            values[name] = []
+    return values
+
+
 def postgres_one(event: NewEvent, now: datetime | None, *, notify: bool) -> dict[str, Any]:
     """Give the values of a single event without a retry key by name."""
     return {

@@ -733,8 +733,9 @@ def _ours(job: Callable[..., Any], *arguments: Any) -> Any:
 
 def publish_rows(connection: sqlite3.Connection, events: Sequence[NewEvent], now: int) -> list[Published]:
     """Insert events on this connection. Those without a retry key cannot meet a live twin and go in one call."""
+    fresh = [sqlite_row(event, now) for event in events if event.retry_key is None]
+    connection.executemany(_sql("publish_new").ordered(SQLITE_ORDER), fresh)
     text = _sql("publish").ordered(SQLITE_ORDER)
-    connection.executemany(text, [sqlite_row(event, now) for event in events if event.retry_key is None])
     keyed = [event for event in events if event.retry_key is not None]
     rows = [connection.execute(text, sqlite_row(event, now)).fetchone() for event in keyed]
     return published_from(events, rows)

@@ -23,7 +23,7 @@ from redrive.store.base import DUE_AT, PRIORITY, QUEUE, Lane, Row
 
 BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 NEAR: Final = timedelta(milliseconds=50)
-FULL_EVERY_SECONDS: Final = 15.0
+FULL_EVERY_SECONDS: Final = 30.0
 SHARE: Final = 20  # a costly look may take 1/20 of the time
 _MOST_SAMPLES: Final = 1_000
 
@@ -75,7 +75,7 @@ class Watermark:
                 lane.clear = max(lane.clear, min(reached, ended_before))
             lane.reached = max(lane.reached, reached) if not self._full else reached
         if self._full:
-            self._full_after = monotonic + max(FULL_EVERY_SECONDS, SHARE * took)
+            self._full_after = monotonic + max(FULL_EVERY_SECONDS, 3 * SHARE * took)
         if self._thorough:
             self._thorough_after = monotonic + SHARE * took
 

@@ -54,6 +54,8 @@ class Writer:
         self._busy_seconds = busy_seconds
         self._orders: SimpleQueue[_Order | None] = SimpleQueue()
         self._origin = (0, 0.0)  # file time and monotonic time at the last look
+        self._read_clock_at = 0.0
+        self._remembered = 0
         self._thread = threading.Thread(target=self._run, name="redrive-writer", daemon=True)
         self._thread.start()
 
@@ -86,9 +88,12 @@ class Writer:
 
         A clock that was set back goes on from the highest time seen at the pace of the monotonic clock.
         """
-        row = self.connection.execute("select highest from redrive_clock").fetchone()
         monotonic = self._clock.monotonic()
         file_time, then = self._origin
+        row = None
+        if monotonic >= self._read_clock_at:  # what another process wrote meanwhile is as old as a crash may lose
+            row = self.connection.execute("select highest from redrive_clock").fetchone()
+            self._read_clock_at = monotonic + _REMEMBER_AFTER / 1e6
         carried = file_time + int((monotonic - then) * 1e6) if file_time else 0
         now = max(to_micros(self._clock.now()), row[0] if row else 0, carried)
         self._origin = (now, monotonic)
@@ -119,7 +124,8 @@ class Writer:
 
     def commit(self, now: int, changes_before: int) -> None:
         """Commit; remember the time when something was written, so that an idle look leaves no trace."""
-        if self.connection.total_changes != changes_before:
+        if self.connection.total_changes != changes_before and now - self._remembered > _REMEMBER_AFTER:
+            self._remembered = now
             self.connection.execute(
                 "update redrive_clock set highest = ? where highest < ?", (now, now - _REMEMBER_AFTER)
             )

@@ -63,8 +63,7 @@ create table redrive.outbox (
     -- Every event is updated twice within seconds; the defaults (20 %) would wait for millions of dead rows.
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_insert_scale_factor = 0.05,
-    autovacuum_analyze_scale_factor = 0.05,
-    autovacuum_vacuum_cost_delay = 1
+    autovacuum_analyze_scale_factor = 0.05
 );
 
 -- A row in motion stands in few indexes: each costs an entry for every claim and every settle.
