@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 from uuid import UUID
 
 from redrive.clock import Clock
-from redrive.errors import Refused
+from redrive.errors import Refused, SchemaMissing, SchemaTooNew
 from redrive.event import Event, FailureCycle, NewEvent, Published, Settlement, Status, TrailEntry
 
 Row = Sequence[Any]
@@ -193,6 +193,16 @@ class Claims(Protocol):
     async def next_due(self) -> float | None: ...
     async def forget(self, held: Iterable[Any]) -> int: ...
     async def close(self) -> None: ...
+
+
+def judge_schema(place: str, found: int, newest: int) -> None:
+    """Refuse to work on a schema that is missing, older or newer than this code."""
+    if found == 0:
+        raise SchemaMissing(f"{place} has no redrive tables yet: run `redrive migrate`")
+    if found > newest:
+        raise SchemaTooNew(f"{place} has schema version {found}, this redrive knows up to {newest}: upgrade redrive")
+    if found < newest:
+        raise SchemaMissing(f"{place} has schema version {found} of {newest}: run `redrive migrate`")
 
 
 def refusal(verb: str, event: Event) -> str:

@@ -24,7 +24,6 @@ from redrive.errors import (
     RedriveError,
     Refused,
     SchemaMissing,
-    SchemaTooNew,
     StoreFull,
     StoreReadOnly,
     StoreUnavailable,
@@ -48,6 +47,7 @@ from redrive.store.base import (
     Turn,
     event_from,
     filter_clauses,
+    judge_schema,
     refusal,
 )
 from redrive.store.rows import (
@@ -250,16 +250,7 @@ class PostgresStore:
 
     async def check_schema(self) -> None:
         """Refuse to work on a schema that is missing or newer than this code."""
-        newest = migrations(self.name)[-1][0]
-        found = await self.schema_version()
-        if found == 0:
-            raise SchemaMissing(f"{self._place} has no redrive tables yet: run `redrive migrate`")
-        if found > newest:
-            raise SchemaTooNew(
-                f"{self._place} has schema version {found}, this redrive knows up to {newest}: upgrade redrive"
-            )
-        if found < newest:
-            raise SchemaMissing(f"{self._place} has schema version {found} of {newest}: run `redrive migrate`")
+        judge_schema(self._place, await self.schema_version(), migrations(self.name)[-1][0])
 
     async def migrate(self, *, to: int | None = None) -> list[str]:
         """Apply the missing migrations, each in one transaction, one process at a time."""

@@ -23,8 +23,6 @@ from redrive.errors import (
     ConfigurationError,
     EventNotFound,
     Refused,
-    SchemaMissing,
-    SchemaTooNew,
     StoreUnavailable,
 )
 from redrive.event import (
@@ -52,6 +50,7 @@ from redrive.store.base import (
     Turn,
     event_from,
     filter_clauses,
+    judge_schema,
     refusal,
 )
 from redrive.store.rows import SQLITE_ORDER, published_from, sqlite_row
@@ -206,16 +205,7 @@ class SqliteStore:
 
     async def check_schema(self) -> None:
         """Refuse to work on a schema that is missing or newer than this code."""
-        newest = migrations(self.name)[-1][0]
-        found = await self.schema_version()
-        if found == 0:
-            raise SchemaMissing(f"{self.path} has no redrive tables yet: run `redrive migrate`")
-        if found > newest:
-            raise SchemaTooNew(
-                f"{self.path} has schema version {found}, this redrive knows up to {newest}: upgrade redrive"
-            )
-        if found < newest:
-            raise SchemaMissing(f"{self.path} has schema version {found} of {newest}: run `redrive migrate`")
+        judge_schema(self.path, await self.schema_version(), migrations(self.name)[-1][0])
 
     async def migrate(self, *, to: int | None = None) -> list[str]:
         """Apply the missing migrations, each in one transaction; two processes at once are safe."""
