@@ -172,7 +172,7 @@ async def start(
     redrive_id, digest = _read(token)
     async with store.transaction() as tx:
         planned = await _get(tx, redrive_id)
-        _check_start(planned, digest, by, approval_above)
+        _check_start(planned, digest, approval_above)
         values: dict[str, Any] = {
             "id": redrive_id, "digest": planned.digest, "by": by, "reason": reason, "generation": generation,
             "rate": release.rate, "max_in_flight": release.max_in_flight, "ramp": list(release.ramp),
@@ -185,7 +185,7 @@ async def start(
         return await _get(tx, redrive_id)
 
 
-def _check_start(planned: Redriving, digest: str, by: str, approval_above: int | None) -> None:
+def _check_start(planned: Redriving, digest: str, approval_above: int | None) -> None:
     if not digest or not planned.digest.startswith(digest):
         raise Refused("this token is not of this plan: use the token that `plan` printed, or plan again")
     if planned.state != "planned":
@@ -194,14 +194,11 @@ def _check_start(planned: Redriving, digest: str, by: str, approval_above: int |
         raise Refused(f"the plan expired at {planned.expires_at:%Y-%m-%d %H:%M} UTC: plan again")
     if planned.ready == 0:
         raise Refused("nothing in this plan is ready to go")
-    if approval_above is not None and planned.ready > approval_above:
-        if planned.approved_by is None:
-            raise Refused(
-                f"{planned.ready} events are more than the {approval_above} that need no second person: "
-                f"somebody else approves first (`redrive redrives approve {planned.id}`)"
-            )
-        if planned.approved_by == by == planned.planned_by:
-            raise Refused("the approval must come from a second person")
+    if approval_above is not None and planned.ready > approval_above and planned.approved_by is None:
+        raise Refused(
+            f"{planned.ready} events are more than the {approval_above} that need no second person: "
+            f"somebody else approves first (`redrive redrives approve {planned.id}`)"
+        )
 
 
 async def approve(store: Store, redrive_id: UUID, *, by: str) -> Redriving:

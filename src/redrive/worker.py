@@ -441,7 +441,8 @@ class Worker:
             try:
                 await self._attempt(current)
             finally:
-                self._running.pop(event_id, None)
+                if self._running.get(event_id) is task:  # not a later attempt at the same event
+                    del self._running[event_id]
                 self._bell.set()
                 if current is self._alone:
                     self._alone, self._alone_running = None, False
@@ -463,7 +464,7 @@ class Worker:
             self.tally.deduplicated += 1
             self._delivered(row)
         except LeaseLost as error:
-            self._held.pop(row[ID], None)
+            self._release(row)
             self.tally.leases_lost += 1
             log.warning("lease lost", worker=self.name, event_id=str(row[ID]), error=str(error))
         except asyncio.CancelledError as error:
@@ -496,7 +497,12 @@ class Worker:
     def _settled(self, row: Row) -> None:
         """Let go: the handler's own transaction has written it down."""
         self.tally.delivered += 1
-        self._held.pop(row[ID], None)
+        self._release(row)
+
+    def _release(self, row: Row) -> None:
+        """Take one attempt's row out of the hands, and never a later claim of the same event."""
+        if self._is_ours(row):
+            del self._held[row[ID]]
 
     def _handed_back(self, row: Row) -> None:
         if not self._is_ours(row):
@@ -548,7 +554,7 @@ class Worker:
             except (LeaseLost, StoreUnavailable) as error:
                 log.warning("dead letter not written yet", event_id=str(row[ID]), error=str(error))
                 if isinstance(error, LeaseLost):
-                    self._held.pop(row[ID], None)
+                    self._release(row)
                     return
             except Exception as error:  # noqa: BLE001 - a hook of the user's; the event must end visibly all the same
                 log.error(
@@ -561,7 +567,7 @@ class Worker:
                 if tries == _HOOK_TRIES:
                     await self._note_failed_hook(row, error)
             else:
-                self._held.pop(row[ID], None)
+                self._release(row)
                 alarm.dead_lettered(row, settlement, self._handler_name(row))
                 return
             await self._clock.sleep(0.05 * 4**tries * self._clock.random())
@@ -604,14 +610,20 @@ class Worker:
                     purge_at = self._clock.monotonic() + _PURGE_EVERY * (0.75 + 0.5 * self._clock.random())
             except StoreUnavailable as error:
                 log.debug("upkeep postponed", worker=self.name, error=str(error))
+            except Exception as error:  # noqa: BLE001 - a worker that has stopped sweeping would do so in silence
+                log.error("upkeep failed, trying again", worker=self.name, error=repr(error)[:500])
             await self._clock.sleep(self.options.lease_seconds / 3 * (0.75 + 0.5 * self._clock.random()))
 
     async def _carry_redrives(self) -> None:
         """Carry on the redrives that run; when there is none, look again in a second."""
         while True:
             pause = 1.0
-            with suppress(StoreUnavailable):
+            try:
                 pause = await redrive.tick(self._store, chain=str(self._session()))
+            except StoreUnavailable as error:
+                log.debug("redrives postponed", worker=self.name, error=str(error))
+            except Exception as error:  # noqa: BLE001 - as in upkeep: it must not end in silence
+                log.error("redrives not carried on, trying again", worker=self.name, error=repr(error)[:500])
             await self._clock.sleep(pause * (0.75 + 0.5 * self._clock.random()))
 
     async def _sweep(self) -> None:
@@ -703,12 +715,17 @@ class Worker:
             log.error("handlers ignore cancellation, leaving them behind", worker=self.name, handlers=len(deaf))
         self._idle.clear()
 
-    async def _drain_and_hand_back(self) -> None:
-        """Stop gracefully: return what was not started, let the rest finish, then return that too."""
-        waiting = [*self._hand] if self._alone is None or self._alone_running else [*self._hand, self._alone]
-        for row in waiting:
+    def _hand_back_waiting(self) -> None:
+        for row in self._hand:
             self._handed_back(row)
         self._hand.clear()
+        if self._alone is not None and not self._alone_running:
+            self._handed_back(self._alone)
+            self._alone = None  # or a slot would still start it once the others are gone
+
+    async def _drain_and_hand_back(self) -> None:
+        """Stop gracefully: return what was not started, let the rest finish, then return that too."""
+        self._hand_back_waiting()
         until = self._clock.monotonic() + self.options.drain_seconds
         while (self._running or len(self._finished)) and not self._session_lost:
             if len(self._finished):

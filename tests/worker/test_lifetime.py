@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -432,3 +433,55 @@ async def test_an_event_claimed_by_an_answer_that_never_came_is_run_all_the_same
         await until(put_back)
     await app.worker(queues=("late",)).drain()
     assert done == [1]
+
+
+async def test_a_zombie_cannot_make_the_worker_forget_a_later_claim_of_its_event(
+    app: Redrive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its handler ignores cancellation and ends with LeaseLost while the same worker holds the event anew."""
+    monkeypatch.setattr("redrive.worker._CANCEL_SECONDS", 0.1)
+    zombie_may_end, second_may_end = asyncio.Event(), asyncio.Event()
+    calls: list[int] = []
+
+    @app.handler("pay")
+    async def pay(payload: Any, ctx: Context) -> None:
+        calls.append(ctx.fence)
+        if len(calls) == 1:
+            while not zombie_may_end.is_set():
+                with suppress(asyncio.CancelledError):
+                    await zombie_may_end.wait()
+            async with ctx.transaction():
+                pass
+        await second_may_end.wait()
+
+    published = await app.publish("pay")
+    async with working(app, lease="1s") as worker:
+        await until(lambda: len(calls) == 1)
+        assert worker.session_id is not None
+        await app.store.end_session(worker.session_id)
+        await app.store.sweep(app.clock.new_id(), max_lost=5, limit=10, base_seconds=0.0, actor="another")
+        await until(lambda: len(calls) == 2)
+        lost = worker.tally.leases_lost
+        zombie_may_end.set()
+        await until(lambda: worker.tally.leases_lost > lost)
+        second_may_end.set()
+        await until(lambda: worker.tally.delivered == 1)
+
+    event = await app.event(published.id)
+    assert event is not None
+    assert event.status is Status.DELIVERED
+
+
+async def test_upkeep_goes_on_after_an_error_nobody_foresaw(app: Redrive, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweeps: list[int] = []
+    sweep = app.store.sweep
+
+    async def broken_once(*arguments: Any, **options: Any) -> Any:
+        sweeps.append(1)
+        if len(sweeps) == 1:
+            raise RuntimeError("permission denied, or a bug")
+        return await sweep(*arguments, **options)
+
+    monkeypatch.setattr(app.store, "sweep", broken_once)
+    async with working(app, lease="1s"):
+        await until(lambda: len(sweeps) > 1)

@@ -82,6 +82,8 @@ _UNAVAILABLE: Final = (
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,
     asyncpg.InsufficientResourcesError,
+    asyncpg.TransactionRollbackError,  # a deadlock: nothing was written, the next try may go through
+    asyncpg.LockNotAvailableError,
 )
 
 
