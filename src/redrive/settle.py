@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from redrive.classify import Rule, classify, describe, fingerprint
+from redrive.errors import LeaseLost
 from redrive.event import ErrorClass, Outcome, Settlement, Status
 from redrive.policy import RetryPolicy
 from redrive.store.base import ATTEMPTS, FENCE, ID, LOST_COUNT, TARGET, Row
@@ -51,6 +52,6 @@ def settlement_for_lost(row: Row, max_attempts: int | None) -> Settlement:
         error_class=ErrorClass.WORKER_LOST.value,
         error_type="",
         safe_to_retry=False,
-        fingerprint=None,
+        fingerprint=fingerprint(LeaseLost(), row[TARGET], ErrorClass.WORKER_LOST),
         max_attempts=max_attempts,
     )

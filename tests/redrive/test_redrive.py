@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -326,3 +327,25 @@ async def test_a_selection_names_the_set_and_says_it_back(app: Redrive) -> None:
 
     assert (plan.redrive.total, plan.redrive.ready) == (1, 1)
     assert "order.paid" in plan.redrive.sentence
+
+
+@pytest.mark.req("B2")
+async def test_purged_dead_letters_leave_their_groups(app: Redrive) -> None:
+    shop = Shop(app)
+    await shop.bury(3)
+    discarded, *_ = await app.events()
+    await app.discard(discarded.id, by="bob", reason="x")
+
+    await app.store.purge(
+        ended_before=None,
+        failed_before=app.clock.now() + timedelta(hours=1),
+        handled_before=None,
+        by="bob",
+        dry_run=False,
+        limit=100,
+    )
+
+    (group,) = await app.groups(everything=True)
+    assert group.dead_count == 0
+    async with app.store.transaction() as tx:
+        assert await tx.run("groups_rebuild") == []

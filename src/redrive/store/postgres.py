@@ -451,12 +451,21 @@ class PostgresStore:
                 tag = await connection.execute(query.numbered, *query.values({"before": before, "limit": limit}))
                 return int(tag.rsplit(" ", 1)[1])
 
+            async def failed(before: datetime | None) -> int:
+                if before is None:
+                    return 0
+                query = _sql("purge_failed")
+                rows = await connection.fetch(query.numbered, *query.values({"before": before, "limit": limit}))
+                counted = [row[0] for row in rows if row[0] is not None]
+                await connection.execute(_sql("group_uncount").numbered, counted)
+                return len(rows)
+
             transaction = connection.transaction()
             await transaction.start()
             try:
                 purged = Purge(
                     await gone("purge_ended", ended_before),
-                    await gone("purge_failed", failed_before),
+                    await failed(failed_before),
                     await gone("purge_handled", handled_before),
                     await gone("purge_sessions", ended_before),
                 )

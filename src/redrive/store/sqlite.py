@@ -452,9 +452,18 @@ class SqliteStore:
                 names = _sql(verb).names
                 return connection.execute(_sql(verb).text, {name: values[name] for name in names}).rowcount
 
+            def failed(before: datetime | None) -> int:
+                if before is None:
+                    return 0
+                values = {"before": to_micros(before), "limit": limit}
+                prints = [row[0] for row in connection.execute(_sql("purge_failed").text, values).fetchall()]
+                counted = [each for each in prints if each is not None]
+                connection.execute(_sql("group_uncount").text, {"fingerprints": json.dumps(counted)})
+                return len(prints)
+
             purged = Purge(
                 gone("purge_ended", ended_before),
-                gone("purge_failed", failed_before),
+                failed(failed_before),
                 gone("purge_handled", handled_before),
                 gone("purge_sessions", ended_before),
             )

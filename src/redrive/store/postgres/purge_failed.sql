@@ -1,3 +1,4 @@
 -- Purge failed: remove dead letters that ended long ago. Only ever runs when somebody configured or asked for it.
 delete from redrive.outbox where id = any(array(
     select id from redrive.outbox where status = 'failed' and ended_at < :before::timestamptz limit :limit for update skip locked))
+returning case when deleted_at is null then fingerprint end
