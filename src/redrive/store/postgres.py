@@ -28,7 +28,7 @@ from redrive.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
-from redrive.event import HISTORY_LIMIT, Event, NewEvent, Published, Settlement, TrailEntry
+from redrive.event import Event, NewEvent, Published, Settlement, TrailEntry
 from redrive.instant import iso
 from redrive.store.base import (
     DUE_AT,
@@ -409,7 +409,7 @@ class PostgresStore:
                 async with self.transaction() as tx:
                     await tx.run("payload_revise", id=event_id, payload=payload, by=by, reason=reason)
                     values: dict[str, Any] = {"id": event_id, "generation": generation, "by": by, "reason": reason}
-                    await tx.run("replay", history_limit=HISTORY_LIMIT, **values)
+                    await tx.run("replay", **values)
             return
         await self._fetch(
             "replay",
@@ -418,7 +418,6 @@ class PostgresStore:
             by=by,
             reason=reason,
             now=self._now(),
-            history_limit=HISTORY_LIMIT,
         )
 
     async def cancel(self, event_id: UUID, *, by: str, reason: str) -> None:

@@ -214,56 +214,6 @@ begin
     return v_id;
 end $$;
 
--- Send a dead letter round again, in place: the cycle is kept, identity stays, the fence is never reset.
-create function redrive.replay(
-    p_event_id uuid, p_generation bigint, p_by text, p_reason text, p_now timestamptz, p_history_limit int
-) returns void language plpgsql as $$
-declare
-    o       redrive.outbox%rowtype;
-    v_now   timestamptz := redrive.moment(p_now);
-    v_cycle jsonb;
-begin
-    if coalesce(trim(p_by), '') = '' then
-        raise exception 'a replay needs a name: say who replays event %', p_event_id using errcode = 'RD400';
-    end if;
-    select * into o from redrive.outbox where id = p_event_id for update;
-    if not found then
-        raise exception 'there is no event %', p_event_id using errcode = 'RD404';
-    elsif o.status <> 'failed' then
-        raise exception 'event % is %: only a dead letter can be replayed', p_event_id, o.status using errcode = 'RD409';
-    elsif o.deleted_at is not null then
-        raise exception 'event % was discarded: restore it first, then replay it', p_event_id using errcode = 'RD409';
-    end if;
-    v_cycle := jsonb_build_object(
-        'cycle', o.cycle, 'attempts', o.attempts, 'lost_count', o.lost_count,
-        'first_failed_at', redrive.iso(o.first_failed_at), 'failed_at', redrive.iso(o.ended_at),
-        'last_error', o.last_error, 'error_class', o.error_class, 'error_type', o.error_type,
-        'fingerprint', o.fingerprint, 'generation', o.generation,
-        'replayed_at', redrive.iso(v_now), 'replayed_by', p_by, 'reason', p_reason);
-    begin
-        update redrive.outbox set
-            status = 'pending', due_at = v_now, attempts = 0, lost_count = 0, cycle = o.cycle + 1,
-            generation = coalesce(p_generation, o.generation), first_failed_at = null, last_error = null,
-            error_class = null, error_type = null, safe_to_retry = null, fingerprint = null, ended_at = null,
-            failure_history = (
-                select jsonb_agg(h.entry order by h.n)
-                from jsonb_array_elements(o.failure_history || v_cycle) with ordinality as h(entry, n)
-                where h.n > jsonb_array_length(o.failure_history) + 1 - p_history_limit)
-        where id = p_event_id;
-    exception when unique_violation then
-        raise exception 'event % cannot be replayed while another event with retry key "%" is under way', p_event_id, o.retry_key
-            using errcode = 'RD409';
-    end;
-    perform redrive.write_trail('operator', v_now, array[p_event_id], array['replayed'], array[o.source], array[p_by],
-        array[json_build_object('reason', p_reason, 'generation', coalesce(p_generation, o.generation), 'cycle', o.cycle + 1)::text]);
-    perform pg_notify('redrive', o.queue);
-end $$;
-
-create function redrive.outbox_replay(event_id uuid, p_new_generation bigint, p_replayed_by text)
-returns void language sql as $$
-    select redrive.replay(event_id, p_new_generation, p_replayed_by, 'outbox_replay', null, 20)
-$$;
-
 -- End an event that has not ended. A worker that is running it finds its lease gone and can settle nothing.
 create function redrive.cancel(p_event_id uuid, p_by text, p_reason text, p_now timestamptz default null)
 returns void language plpgsql as $$

@@ -211,8 +211,8 @@ create function redrive.note_outcomes(p_redrive_id uuid, p_now timestamptz) retu
 $$;
 
 -- A single replay is a redrive of one: the same path, the same trail, from Python and from psql.
-create or replace function redrive.replay(
-    p_event_id uuid, p_generation bigint, p_by text, p_reason text, p_now timestamptz, p_history_limit int
+create function redrive.replay(
+    p_event_id uuid, p_generation bigint, p_by text, p_reason text, p_now timestamptz
 ) returns void language plpgsql as $$
 declare
     o         redrive.outbox%rowtype;
@@ -245,6 +245,11 @@ begin
         raise exception 'event % cannot be replayed: %', p_event_id, v_why using errcode = 'RD409';
     end if;
 end $$;
+
+create function redrive.outbox_replay(event_id uuid, p_new_generation bigint, p_replayed_by text)
+returns void language sql as $$
+    select redrive.replay(event_id, p_new_generation, p_replayed_by, 'outbox_replay', null)
+$$;
 
 -- What a payload was before somebody edited it for a replay.
 create table redrive.payload_revision (
