@@ -25,7 +25,9 @@ from redrive.replay import check_actor, check_reason
 from redrive.retention import Retention
 from redrive.selection import dead_letters, parse
 from redrive.shadow import Shadow, shadow
+from redrive.store import listing
 from redrive.store.base import EventFilter, Store
+from redrive.store.listing import Page
 from redrive.store.rows import first_of_each_key, postgres_values, published_from, sqlite_values, unanswered
 from redrive.store.sql import Statement, load
 from redrive.trail import Verdict, verify
@@ -58,7 +60,7 @@ class Redrive:
 
         ``migrate``: create missing tables when opening. On by default for SQLite, off for PostgreSQL, where
         `redrive migrate` is a step of your deployment. ``approval_above``: a redrive of more events than this needs
-        the approval of a second person.
+        the approval of a second person; where the database says a smaller number for everybody, that one holds.
         """
         self.url = url
         self.clock: Clock = clock or SystemClock()
@@ -70,7 +72,7 @@ class Redrive:
         self._generation = generation
         self._limits = limits or Limits()
         self._notify = notify
-        self._approval_above = approval_above
+        self.approval_above = approval_above
         self._handlers: dict[str, Handler] = {}
         self._targets: dict[str, tuple[str, ...]] = {}
         self._store = store_for(url, self.clock, notify=notify)
@@ -299,7 +301,15 @@ class Redrive:
     async def events(self, wanted: EventFilter | None = None) -> list[Event]:
         """List events, newest first."""
         await self.open()
-        return await self._store.events(wanted or EventFilter())
+        return await listing.events(self._store, wanted or EventFilter())
+
+    async def page(self, wanted: EventFilter | None = None) -> Page:
+        """List some events, newest first, in a time that does not grow with the table; the page says where to go on.
+
+        It may hold fewer than asked for, even none, and yet not be the last: then more rows are to be looked at.
+        """
+        await self.open()
+        return await listing.page(self._store, wanted or EventFilter())
 
     async def trail(self, event_id: UUID) -> list[TrailEntry]:
         """Everything that was recorded of one event."""
@@ -312,16 +322,20 @@ class Redrive:
         return await verify(self._store.trail(), noted or {})
 
     async def replay(
-        self, event_id: UUID, *, by: str, reason: str, generation: int | None = None, payload: Any = UNCHANGED
-    ) -> None:
+        self, event_id: UUID, *, by: str, reason: str, generation: int | None = None, payload: Any = UNCHANGED,
+        cycle: int | None = None,
+    ) -> None:  # fmt: skip
         """Send a dead letter round again.
 
         With ``payload`` it goes with an edited one: checked against today's handler, the original kept as a revision.
-        Identity (id, keys, correlation, causation) cannot be edited.
+        Identity (id, keys, correlation, causation) cannot be edited. With the ``cycle`` of the event that was edited
+        it is refused when somebody else has replayed it since.
         """
         await self.open()
         text = None if payload is UNCHANGED else await self._edited(event_id, payload)
-        await replay.replay(self._store, event_id, by=by, reason=reason, generation=generation, payload=text)
+        await replay.replay(
+            self._store, event_id, by=by, reason=reason, generation=generation, payload=text, cycle=cycle
+        )
 
     async def _edited(self, event_id: UUID, payload: Any) -> str:
         text = encode(payload, self._limits)
@@ -352,7 +366,8 @@ class Redrive:
     async def plan(self, selection: str, *, by: str, unsafe: bool = False) -> Plan:
         """Plan a redrive: freeze the dead letters that a selection means, and say what would become of each.
 
-        Nothing moves until ``start`` is called with the plan's token.
+        Nothing moves until ``start`` is called with the plan's token. An app with handlers leaves out what none of them
+        would take, or could read.
         """
         await self.open()
         wanted = dead_letters(parse(selection))
@@ -361,6 +376,7 @@ class Redrive:
         return await redrive.plan(
             self._store, self.clock.new_id(), selection=wanted.text, sentence=wanted.sentence(now), clauses=clauses,
             values=values, by=check_actor(by, "plan"), targets=sorted(self._handlers), unsafe=unsafe,
+            readers={name: each.decoder for name, each in self._handlers.items() if not each.decoder.takes_anything},
         )  # fmt: skip
 
     async def start(
@@ -372,7 +388,7 @@ class Redrive:
         await self.open()
         return await redrive.start(
             self._store, token, by=check_actor(by, "start"), reason=check_reason(reason, "start"),
-            release=release or Release(), generation=generation, approval_above=self._approval_above,
+            release=release or Release(), generation=generation, approval_above=self.approval_above,
         )  # fmt: skip
 
     async def redriving(self, redrive_id: UUID) -> Redriving:

@@ -177,7 +177,11 @@ class Worker:
             await self._drain_and_hand_back()
 
     async def drain(self) -> Tally:
-        """Run everything that is due and return. No threads, no waiting: for tests, scripts and benchmarks."""
+        """Run everything that is due and return. No threads, no waiting: for tests, scripts and benchmarks.
+
+        Redrives are carried on until nothing of them can move; one with a rate goes as far as its rate allows by then,
+        and the next worker carries it on.
+        """
         async with self._at_work(alive=False):
             await self._sweep()
             while True:
@@ -186,7 +190,9 @@ class Worker:
                     await self._drain_and_hand_back()
                     return self.tally
                 if not self._held and not self._look:
-                    return self.tally
+                    if not (await redrive.tick(self._store, chain=str(self._session()))).moved:
+                        return self.tally
+                    self._look = True
                 if not len(self._finished) and not self._may_claim():
                     self._bell.clear()
                     await self._bell.wait()
@@ -615,11 +621,12 @@ class Worker:
             await self._clock.sleep(self.options.lease_seconds / 3 * (0.75 + 0.5 * self._clock.random()))
 
     async def _carry_redrives(self) -> None:
-        """Carry on the redrives that run; when there is none, look again in a second."""
+        """Carry on the redrives that run. Looking for what can move takes a fifth of the time at most."""
         while True:
-            pause = 1.0
+            pause, began = 1.0, self._clock.monotonic()
             try:
-                pause = await redrive.tick(self._store, chain=str(self._session()))
+                _, pause = await redrive.tick(self._store, chain=str(self._session()))
+                pause = pause and max(pause, 4 * (self._clock.monotonic() - began))
             except StoreUnavailable as error:
                 log.debug("redrives postponed", worker=self.name, error=str(error))
             except Exception as error:  # noqa: BLE001 - as in upkeep: it must not end in silence

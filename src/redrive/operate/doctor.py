@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
+from redrive import group
 from redrive.app import Redrive
 from redrive.duration import format_duration
 from redrive.errors import RedriveError
@@ -205,7 +206,7 @@ async def _unserved(app: Redrive) -> Check:
     now = await _now(app)
     here = [each for each in await views.workers(app) if alive(each, now)]
     served = {(queue, target) for each in here for queue in each.queues for target in each.targets}
-    waiting = await app.store.events(EventFilter(status=Status.PENDING, limit=_SAMPLE))
+    waiting = await app.events(EventFilter(status=Status.PENDING, limit=_SAMPLE))
     orphans = Counter(event.target for event in waiting if (event.queue, event.target) not in served)
     if not orphans or not here:
         return _ok("targets", "every event that waits has a worker" if here else "no worker to compare with")
@@ -220,7 +221,7 @@ async def _unserved(app: Redrive) -> Check:
 async def _expired(app: Redrive) -> Check:
     now = await _now(app)
     sessions = {each.id: each for each in await views.workers(app)}
-    held = await app.store.events(EventFilter(status=Status.IN_FLIGHT, limit=_SAMPLE))
+    held = await app.events(EventFilter(status=Status.IN_FLIGHT, limit=_SAMPLE))
     gone = [
         event for event in held
         if event.session_id is None or event.session_id not in sessions or not alive(sessions[event.session_id], now)
@@ -251,6 +252,15 @@ async def _dead_letters(app: Redrive) -> Check:
     return _warning("dead letters", f"{count} in quarantine", "look at them: `redrive dlq ls`")
 
 
+async def _groups(app: Redrive) -> Check:
+    wrong = await group.miscounts(app.store)
+    if not wrong:
+        return _ok("groups", "every group counts its dead letters right")
+    missing = sum(each.dead_count is None for each in wrong)
+    what = f"wrong counts: {len(wrong) - missing:,}, missing groups: {missing:,}"
+    return _warning("groups", what, "count them anew: `redrive groups rebuild`")
+
+
 async def _retention(app: Redrive) -> Check:
     kept = app.retention
     if kept.delivered is None:
@@ -279,5 +289,6 @@ _ABOUT_THE_WORK: Final[tuple[_Named, ...]] = (
     ("leases", _expired),
     ("backlog", _backlog),
     ("dead letters", _dead_letters),
+    ("groups", _groups),
     ("retention", _retention),
 )

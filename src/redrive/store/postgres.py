@@ -38,17 +38,16 @@ from redrive.store.base import (
     PRIORITY,
     SOURCE,
     SUBJECT,
-    EventFilter,
+    Entry,
     Finished,
     Lane,
     Purge,
     Row,
     Session,
     Turn,
+    edited_meanwhile,
     event_from,
-    filter_clauses,
     judge_schema,
-    refusal,
 )
 from redrive.store.rows import (
     first_of_each_key,
@@ -58,7 +57,7 @@ from redrive.store.rows import (
     published_from,
     unanswered,
 )
-from redrive.store.sql import Statement, load, migrations, with_clauses
+from redrive.store.sql import Clauses, Statement, load, migrations, with_clauses
 from redrive.store.watermark import Watermark
 
 T = TypeVar("T")
@@ -299,9 +298,9 @@ class PostgresStore:
             connection = await self._pool.take(self._call_seconds)
         try:
             async with connection.transaction():
-                yield PostgresTransaction(connection, self._now(), notify=self.notify)
+                yield PostgresTransaction(connection, self._now(), self._place, notify=self.notify)
             await connection.reset(timeout=self._call_seconds)  # a handler may have set something for its session
-        except (*_UNAVAILABLE, asyncio.CancelledError):
+        except (*_UNAVAILABLE, StoreUnavailable, asyncio.CancelledError):
             connection.terminate()
             raise
         finally:
@@ -401,15 +400,22 @@ class PostgresStore:
     # What operators do
 
     async def replay(
-        self, event_id: UUID, *, generation: int | None, by: str, reason: str, payload: str | None = None
-    ) -> None:
-        """Replay a dead letter, with an edited payload if one is given: both or neither."""
+        self, event_id: UUID, *, generation: int | None, by: str, reason: str, payload: str | None = None,
+        cycle: int | None = None,
+    ) -> None:  # fmt: skip
+        """Replay a dead letter, with an edited payload if one is given: both or neither.
+
+        An edit made of the payload of an earlier ``cycle`` is refused: it would undo what somebody else has edited.
+        """
         if payload is not None:
             with translating(self._place):
                 async with self.transaction() as tx:
-                    await tx.run("payload_revise", id=event_id, payload=payload, by=by, reason=reason)
+                    revise: dict[str, Any] = {"id": event_id, "payload": payload, "by": by, "reason": reason}
+                    revised = await tx.run("payload_revise", **revise, cycle=cycle)
                     values: dict[str, Any] = {"id": event_id, "generation": generation, "by": by, "reason": reason}
                     await tx.run("replay", **values)
+                    if not revised:
+                        raise Refused(edited_meanwhile(event_id))
             return
         await self._fetch(
             "replay",
@@ -422,19 +428,6 @@ class PostgresStore:
 
     async def cancel(self, event_id: UUID, *, by: str, reason: str) -> None:
         await self._fetch("cancel", id=event_id, by=by, reason=reason, now=self._now())
-
-    async def discard(self, event_id: UUID, *, by: str, reason: str) -> None:
-        await self._mark("discard", event_id, by, reason)
-
-    async def restore(self, event_id: UUID, *, by: str, reason: str) -> None:
-        await self._mark("restore", event_id, by, reason)
-
-    async def _mark(self, verb: str, event_id: UUID, by: str, reason: str) -> None:
-        if not await self._fetch(verb, id=event_id, by=by, reason=reason, now=self._now()):
-            event = await self.event(event_id)
-            if event is None:
-                raise EventNotFound(f"there is no event {event_id}")
-            raise Refused(refusal(verb, event))
 
     async def purge(
         self, *, ended_before: datetime | None, failed_before: datetime | None, handled_before: datetime | None,
@@ -482,7 +475,7 @@ class PostgresStore:
 
     # What operators see
 
-    async def ask(self, verb: str, clauses: Sequence[str] = (), **values: Any) -> list[dict[str, Any]]:
+    async def ask(self, verb: str, clauses: Clauses = (), **values: Any) -> list[dict[str, Any]]:
         """Run one of our statements outside any transaction."""
         query = with_clauses(_sql(verb), clauses)
         with translating(self._place):
@@ -495,15 +488,7 @@ class PostgresStore:
         text = _sql("event").numbered.format(columns=", ".join(EVENT_COLUMNS))
         with translating(self._place):
             row = await self._run(lambda connection: connection.fetchrow(text, event_id))
-        return None if row is None else event_from(row, _same)
-
-    async def events(self, wanted: EventFilter) -> list[Event]:
-        clauses, values = filter_clauses(wanted)
-        query = _sql("events").extended(*clauses)
-        text = query.numbered.format(columns=", ".join(EVENT_COLUMNS))
-        with translating(self._place):
-            rows = await self._run(lambda connection: connection.fetch(text, *query.values(values)))
-        return [event_from(row, _same) for row in rows]
+        return None if row is None else event_from(row)
 
     async def counts(self) -> dict[tuple[str, str], int]:
         return {(row[0], row[1]): row[2] for row in await self._fetch("counts")}
@@ -525,7 +510,7 @@ class PostgresStore:
                 return
             chain, seq = rows[-1][0], rows[-1][1]
 
-    async def write_trail(self, entries: Sequence[tuple[UUID | None, str, str, str, Mapping[str, Any]]]) -> None:
+    async def write_trail(self, entries: Sequence[Entry]) -> None:
         with translating(self._place):
             await self._run(lambda connection: _write_trail(connection, self._now(), entries))
 
@@ -666,9 +651,10 @@ class PostgresClaims:
 class PostgresTransaction:
     """A handler's transaction on a pooled connection."""
 
-    def __init__(self, connection: Any, now: datetime | None, *, notify: bool) -> None:
+    def __init__(self, connection: Any, now: datetime | None, place: str, *, notify: bool) -> None:
         self.connection = connection
         self._now = now
+        self._place = place
         self._notify = notify
 
     async def execute(self, sql: str, *parameters: Any) -> int:
@@ -697,10 +683,11 @@ class PostgresTransaction:
         accepted = await settle_rows(self.connection, settlements, self._now, chain=chain, actor=actor)
         return {settlement.id for settlement in settlements} - accepted
 
-    async def run(self, verb: str, clauses: Sequence[str] = (), **values: Any) -> list[dict[str, Any]]:
+    async def run(self, verb: str, clauses: Clauses = (), **values: Any) -> list[dict[str, Any]]:
         """Run one of our statements."""
         query = with_clauses(_sql(verb), clauses)
-        rows = await self.connection.fetch(query.numbered, *query.values({"now": self._now, **values}))
+        with translating(self._place):
+            rows = await self.connection.fetch(query.numbered, *query.values({"now": self._now, **values}))
         return [dict(row) for row in rows]
 
     async def release(
@@ -721,7 +708,11 @@ class PostgresTransaction:
         await self.run("redrive_outcomes", id=redrive_id)
 
     async def note(self, kind: str, actor: str, facts: Mapping[str, Any]) -> None:
-        await _write_trail(self.connection, self._now, [(None, kind, "", actor, facts)])
+        await self.record([(None, kind, "", actor, facts)])
+
+    async def record(self, entries: Sequence[Entry]) -> None:
+        with translating(self._place):
+            await _write_trail(self.connection, self._now, entries)
 
     async def _query(self, verb: str, **values: Any) -> list[Any]:
         query = _sql(verb)
@@ -777,7 +768,7 @@ async def settle_rows(
 async def _write_trail(
     connection: Any,
     now: datetime | None,
-    entries: Sequence[tuple[UUID | None, str, str, str, Mapping[str, Any]]],
+    entries: Sequence[Entry],
 ) -> None:
     query = _sql("write_trail")
     values = {

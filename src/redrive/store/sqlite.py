@@ -41,20 +41,19 @@ from redrive.store.base import (
     ID,
     LOST_COUNT,
     SOURCE,
-    EventFilter,
+    Entry,
     Finished,
     Lane,
     Purge,
     Row,
     Session,
     Turn,
+    edited_meanwhile,
     event_from,
-    filter_clauses,
     judge_schema,
-    refusal,
 )
 from redrive.store.rows import SQLITE_ORDER, published_from, sqlite_row
-from redrive.store.sql import Statement, load, migrations, with_clauses
+from redrive.store.sql import Clauses, Statement, load, migrations, with_clauses
 from redrive.store.writer import Writer, translated
 from redrive.trail import entry_hash
 
@@ -380,9 +379,13 @@ class SqliteStore:
     # What operators do
 
     async def replay(
-        self, event_id: UUID, *, generation: int | None, by: str, reason: str, payload: str | None = None
-    ) -> None:
-        """Replay a dead letter, with an edited payload if one is given: both or neither."""
+        self, event_id: UUID, *, generation: int | None, by: str, reason: str, payload: str | None = None,
+        cycle: int | None = None,
+    ) -> None:  # fmt: skip
+        """Replay a dead letter, with an edited payload if one is given: both or neither.
+
+        An edit made of the payload of an earlier ``cycle`` is refused: it would undo what somebody else has edited.
+        """
 
         def job(connection: sqlite3.Connection, now: int) -> None:
             event = _find(connection, event_id)
@@ -391,6 +394,8 @@ class SqliteStore:
             if event.deleted_at is not None:
                 raise Refused(f"event {event_id} was discarded: restore it first, then replay it")
             if payload is not None:
+                if cycle not in (None, event.cycle):
+                    raise Refused(edited_meanwhile(event_id))
                 _revise(connection, now, event, payload, by, reason)
             redrive_id = str(self.clock.new_id())
             connection.execute(
@@ -403,6 +408,10 @@ class SqliteStore:
                 "insert into redrive_redrive_item (redrive_id, position, event_id, cycle, fingerprint, state)"
                 " values (?, 1, ?, ?, ?, 'ready')",
                 (redrive_id, str(event_id), event.cycle, event.fingerprint),
+            )
+            groups = [] if event.fingerprint is None else [event.fingerprint]
+            connection.execute(
+                _sql("redrive_groups").text, {"id": redrive_id, "fingerprints": json.dumps(groups), "members": "[1]"}
             )
             ((_, why),) = release_rows(connection, now, redrive_id, 1, 0, None, OPERATOR)
             if why is not None:
@@ -419,22 +428,6 @@ class SqliteStore:
                 raise Refused(f"event {event_id} is {event.status} already: nothing is left to cancel")
             detail = {"reason": reason, "was": str(event.status)}
             write_trail(connection, OPERATOR, now, [(str(event_id), "cancelled", event.source, by, detail)])
-
-        await self.writer.do(job)
-
-    async def discard(self, event_id: UUID, *, by: str, reason: str) -> None:
-        await self._mark("discard", "discarded", event_id, by, reason)
-
-    async def restore(self, event_id: UUID, *, by: str, reason: str) -> None:
-        await self._mark("restore", "restored", event_id, by, reason)
-
-    async def _mark(self, verb: str, kind: str, event_id: UUID, by: str, reason: str) -> None:
-        def job(connection: sqlite3.Connection, now: int) -> None:
-            event = _find(connection, event_id)
-            if connection.execute(_sql(verb).text, {"id": str(event_id), "now": now}).rowcount == 0:
-                raise Refused(refusal(verb, event))
-            write_trail(connection, OPERATOR, now, [(str(event_id), kind, event.source, by, {"reason": reason})])
-            count_dead(connection, [str(event_id)], -1 if verb == "discard" else 1, now)
 
         await self.writer.do(job)
 
@@ -457,8 +450,7 @@ class SqliteStore:
                     return 0
                 values = {"before": to_micros(before), "limit": limit}
                 prints = [row[0] for row in connection.execute(_sql("purge_failed").text, values).fetchall()]
-                counted = [each for each in prints if each is not None]
-                connection.execute(_sql("group_uncount").text, {"fingerprints": json.dumps(counted)})
+                uncount_dead(connection, prints)
                 return len(prints)
 
             purged = Purge(
@@ -484,7 +476,7 @@ class SqliteStore:
 
     # What operators see
 
-    async def ask(self, verb: str, clauses: Sequence[str] = (), **values: Any) -> list[dict[str, Any]]:
+    async def ask(self, verb: str, clauses: Clauses = (), **values: Any) -> list[dict[str, Any]]:
         """Run one of our statements outside any transaction."""
         now = to_micros(self.clock.now())
         return await self._read(lambda connection: run_verb(connection, now, verb, clauses, values))  # type: ignore[no-any-return]
@@ -496,14 +488,6 @@ class SqliteStore:
             return None
 
         return await self._read(job)  # type: ignore[no-any-return]
-
-    async def events(self, wanted: EventFilter) -> list[Event]:
-        clauses, values = filter_clauses(wanted)
-        query = _sql("events").extended(*clauses)
-        text = query.text.format(columns=", ".join(EVENT_COLUMNS))
-        bound = {name: str(value) if isinstance(value, UUID) else value for name, value in values.items()}
-        rows = await self._read(lambda connection: connection.execute(text, bound).fetchall())
-        return [_event(row) for row in rows]
 
     async def counts(self) -> dict[tuple[str, str], int]:
         rows = await self._read(lambda connection: connection.execute(_sql("counts").text).fetchall())
@@ -534,7 +518,7 @@ class SqliteStore:
                 return
             chain, seq = rows[-1][0], rows[-1][1]
 
-    async def write_trail(self, entries: Sequence[tuple[UUID | None, str, str, str, Mapping[str, Any]]]) -> None:
+    async def write_trail(self, entries: Sequence[Entry]) -> None:
         await self.writer.do(lambda connection, now: write_trail(connection, OPERATOR, now, entries))
 
 
@@ -645,7 +629,7 @@ class SqliteTransaction:
         values = {"id": str(event_id), "fence": fence, "now": self._now}
         return await self._run(lambda: self.connection.execute(_sql("deliver").text, values).rowcount == 1)
 
-    async def run(self, verb: str, clauses: Sequence[str] = (), **values: Any) -> list[dict[str, Any]]:
+    async def run(self, verb: str, clauses: Clauses = (), **values: Any) -> list[dict[str, Any]]:
         """Run one of our statements."""
         return await self._run(lambda: run_verb(self.connection, self._now, verb, clauses, values))
 
@@ -661,7 +645,10 @@ class SqliteTransaction:
         await self._run(lambda: note_outcomes(self.connection, self._now, str(redrive_id)))
 
     async def note(self, kind: str, actor: str, facts: Mapping[str, Any]) -> None:
-        await self._run(lambda: write_trail(self.connection, OPERATOR, self._now, [(None, kind, "", actor, facts)]))
+        await self.record([(None, kind, "", actor, facts)])
+
+    async def record(self, entries: Sequence[Entry]) -> None:
+        await self._run(lambda: write_trail(self.connection, OPERATOR, self._now, entries))
 
     async def settle(self, settlements: Sequence[Settlement], *, chain: str, actor: str) -> set[Any]:
         return set(await self._run(lambda: settle_rows(self.connection, self._now, settlements, chain, actor)))
@@ -803,18 +790,21 @@ def settle_rows(
                 )
             )
     write_trail(connection, chain, now, entries)
-    count_dead(connection, [entry[0] for entry in entries if entry[1] == "dead-lettered"], 1, now, is_new=True)
+    count_dead(connection, [entry[0] for entry in entries if entry[1] == "dead-lettered"], now, is_new=True)
     return refused
 
 
-def count_dead(
-    connection: sqlite3.Connection, ids: Sequence[str], sign: int, now: int, *, is_new: bool = False
-) -> None:
-    """Add dead letters to their groups, or take them out, in the transaction that makes or moves them."""
+def count_dead(connection: sqlite3.Connection, ids: Sequence[str], now: int, *, is_new: bool = False) -> None:
+    """Add dead letters to their groups, in the transaction that makes them."""
     if ids:
-        connection.execute(
-            _sql("group_count").text, {"ids": json.dumps(list(ids)), "sign": sign, "is_new": is_new, "now": now}
-        )
+        connection.execute(_sql("group_count").text, {"ids": json.dumps(list(ids)), "is_new": is_new, "now": now})
+
+
+def uncount_dead(connection: sqlite3.Connection, fingerprints: Iterable[str | None]) -> None:
+    """Take dead letters out of their groups, in the transaction that moves them."""
+    known = [each for each in fingerprints if each is not None]
+    if known:
+        connection.execute(_sql("group_uncount").text, {"fingerprints": json.dumps(known)})
 
 
 def release_rows(
@@ -829,7 +819,7 @@ def release_rows(
     values = {"id": redrive_id, "limit": limit, "generation": generation}
     picked = connection.execute(_sql("redrive_pick").text, values).fetchall()
     going = [row for row in picked if row[6] is None]
-    count_dead(connection, [row[1] for row in going], -1, now)
+    uncount_dead(connection, [row[2] for row in going])
     common = {
         "now": now,
         "at": iso(from_micros(now)),
@@ -879,7 +869,7 @@ def _revise(connection: sqlite3.Connection, now: int, event: Event, payload: str
 
 
 def run_verb(
-    connection: sqlite3.Connection, now: int, verb: str, clauses: Sequence[str], values: Mapping[str, Any]
+    connection: sqlite3.Connection, now: int, verb: str, clauses: Clauses, values: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Run one of our statements; instants travel as microseconds, ids as text, lists as JSON."""
     query = with_clauses(_sql(verb), clauses)
@@ -928,7 +918,7 @@ def _find(connection: sqlite3.Connection, event_id: UUID) -> Event:
 
 
 def _event(row: Row) -> Event:
-    return event_from(dict(zip(EVENT_COLUMNS, row, strict=True)), from_micros)
+    return event_from(dict(zip(EVENT_COLUMNS, row, strict=True)))
 
 
 def _entry(row: Row) -> TrailEntry:

@@ -71,7 +71,7 @@ def publish(  # noqa: PLR0917 - an option each
         if not published.created:
             say(f"A live event has the retry key {retry_key!r}; this is its id, and nothing new was stored.")
     else:
-        print(show.json_text(told, indent=2 if output is Output.JSON else None))
+        show.plain(told, output)
 
 
 async def _publish(app: Redrive, type_: str, payload: Any, options: Options) -> Published:

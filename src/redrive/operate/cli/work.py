@@ -9,8 +9,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -20,22 +20,21 @@ from rich.text import Text
 
 from redrive.app import Redrive
 from redrive.clock import SystemClock
-from redrive.errors import ConfigurationError, StoreUnavailable
+from redrive.errors import StoreUnavailable
 from redrive.logs import log
 from redrive.operate.cli import show
 from redrive.operate.cli.outcome import INTERRUPTED, BadInput, Code, say
-from redrive.operate.cli.shared import AppArgument, Settings, load_app, log_to_stderr, run, seconds_from, shown
+from redrive.operate.cli.shared import AppArgument, Settings, app_with_handlers, log_to_stderr, run, seconds_from, shown
+from redrive.operate.cli.signals import on_signals
 from redrive.operate.cli.text import number, plural
 from redrive.operate.views import overview
 from redrive.worker import Worker
 
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _MOST_PROCESSES: Final = 256
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 30.0
 _STEADY_SECONDS: Final = 60.0  # a child that lived so long starts again without a pause
 _HANDLER_THREAD: Final = "redrive-handler"
-_SAME_SIGNAL: Final = 0.3
 _IDLE_SECONDS: Final = 0.2  # an idle thread of the pool ends by itself within this
 
 
@@ -63,7 +62,7 @@ def worker(
     ] = 1,
     concurrency: ConcurrencyOption = 100,
     queue: QueueOption = None,
-    drain: Annotated[bool, typer.Option("--drain", help="Run everything that is due, then end.")] = False,
+    drain: Annotated[bool, typer.Option("--drain", help="Run what is due, redrives too, then end.")] = False,
     grace: GraceOption = "30s",
     parent: Annotated[int | None, typer.Option("--parent", hidden=True)] = None,
 ) -> None:
@@ -92,11 +91,9 @@ def up(
 
 def _loaded(ctx: typer.Context, name: str) -> Redrive:
     settings = ctx.find_object(Settings) or Settings()
-    app = load_app(name)
+    app = app_with_handlers(name)
     if settings.url and settings.url not in (app.url, os.environ.get("REDRIVE_URL")):
         raise BadInput(f"{name} names its own database ({shown(app.url)}): leave --url out, or read REDRIVE_URL there")
-    if not app.handlers:
-        raise ConfigurationError(f"{name} has no handlers: register one with @{name.partition(':')[2]}.handler('…')")
     return app
 
 
@@ -132,7 +129,7 @@ async def _drained(working: Worker) -> int:
     def give_up(_count: int) -> None:
         task.cancel()
 
-    with _on_signals(give_up):
+    with on_signals(give_up):
         try:
             tally = await task
         except asyncio.CancelledError:
@@ -154,32 +151,10 @@ async def _until_told(working: Worker, parent: int | None = None) -> int:
             log.warning("stopping at once: what is running is handed back", worker=working.name)
             working.stop(at_once=True)
 
-    with _on_signals(on_signal):
+    with on_signals(on_signal):
         async with _orphan_watch(parent, working.stop):
             await working.run()
     return Code.HALTED if halted else Code.DONE
-
-
-@contextmanager
-def _on_signals(act: Callable[[int], None]) -> Iterator[None]:
-    """Call ``act`` with the number of signals so far. Some senders send one twice; that is no second wish."""
-    loop = asyncio.get_running_loop()
-    count, heard_at = 0, 0.0
-
-    def heard() -> None:
-        nonlocal count, heard_at
-        now = loop.time()
-        if count == 0 or now - heard_at > _SAME_SIGNAL:
-            count, heard_at = count + 1, now
-            act(count)
-
-    for each in _SIGNALS:
-        loop.add_signal_handler(each, heard)
-    try:
-        yield
-    finally:
-        for each in _SIGNALS:
-            loop.remove_signal_handler(each)
 
 
 @asynccontextmanager
@@ -228,7 +203,7 @@ class _Parent:
         async with self._app:  # an app that cannot be opened is said once, before any child
             pass
         log.info("starting processes", processes=self._processes, app=self._wanted.app)
-        with _on_signals(self._pass_on):
+        with on_signals(self._pass_on):
             codes = await asyncio.gather(*(self._keep(place) for place in range(self._processes)))
         log.info("all processes have ended")
         return Code.HALTED if self._signals > 1 else max((abs(code) for code in codes), default=0)

@@ -21,6 +21,8 @@ with moment as materialized (
       and o.fence = (:fences::bigint[])[array_position(:ids::uuid[], o.id)]
     returning o.id, o.source, o.status, o.attempts, o.due_at, o.error_class, o.error_type,
               (:outcomes::text[])[array_position(:ids::uuid[], o.id)] as outcome
+), grouped as (  -- before the trail: everybody takes these locks in this order
+    select redrive.count_dead(array_agg(id), true, (select now from moment)) from settled where status = 'failed'
 ), trailed as (
     select redrive.write_trail(
         :chain::text, (select now from moment), array_agg(id),
@@ -31,8 +33,6 @@ with moment as materialized (
                                    'error_type', error_type, 'dead_lettered_at', redrive.iso((select now from moment)))
             else json_build_object('attempt', attempts, 'outcome', outcome, 'error_class', error_class,
                                    'error_type', error_type, 'next_retry_at', redrive.iso(due_at)) end::text))
-    from settled
-), grouped as (
-    select redrive.count_dead(array_agg(id), 1, true, (select now from moment)) from settled where status = 'failed'
+    from settled, grouped
 )
 select s.id from settled s, trailed, grouped

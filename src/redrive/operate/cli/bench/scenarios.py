@@ -9,6 +9,7 @@ from redrive.operate.cli.bench.measure import Report, Setup
 from redrive.operate.cli.bench.place import Place
 from redrive.operate.cli.bench.pressure import backlog, snapshot, storm
 from redrive.operate.cli.bench.publish import publish
+from redrive.operate.cli.bench.quarantine import beside, quarantine, redrive
 from redrive.operate.cli.bench.waiting import idle, latency
 
 SCENARIOS: Final[dict[str, Callable[[Setup, Place], Coroutine[Any, Any, Report]]]] = {
@@ -20,4 +21,7 @@ SCENARIOS: Final[dict[str, Callable[[Setup, Place], Coroutine[Any, Any, Report]]
     "backlog": backlog,
     "storm": storm,
     "growth": growth,
+    "quarantine": quarantine,
+    "redrive": redrive,
+    "beside": beside,
 }
