@@ -108,6 +108,8 @@ async def work(
         await worker.run()
         ended = time.monotonic()
         watching.cancel()
+        if shared is not None:
+            shared.tell(delivered)  # or the others wait for what was delivered since the last look
     return {"count": delivered, "began": began, "ended": ended}
 
 

@@ -142,7 +142,9 @@ $$;
 -- Everything is locked first and judged then, by a statement of its own: it sees what others did while we waited.
 create function redrive.release(
     p_redrive_id uuid, p_limit int, p_stage int, p_priority smallint, p_chain text, p_now timestamptz
-) returns table (event_id uuid, why text) language plpgsql as $$
+) returns table (event_id uuid, why text) language plpgsql
+-- A few rows are found by their keys, whatever the planner believes of a table that was filled a moment ago.
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set timezone = 'UTC' as $$
 #variable_conflict use_column
 declare
     r           redrive.redrive%rowtype;
@@ -152,18 +154,19 @@ declare
     v_positions bigint[];
     v_whys      text[];
     v_going     uuid[];
+    v_gone      bigint[];
 begin
     select * into r from redrive.redrive where id = p_redrive_id for update;
-    v_next := array(select x.position from redrive.redrive_item x where x.redrive_id = p_redrive_id and x.state = 'ready'
-                    order by x.position limit p_limit);
-    v_events := array(select x.event_id from redrive.redrive_item x
-                      where x.redrive_id = p_redrive_id and x.position = any(v_next) order by x.position);
+    select array_agg(n.position), array_agg(n.event_id) into v_next, v_events
+    from (select x.position, x.event_id from redrive.redrive_item x
+          where x.redrive_id = p_redrive_id and x.state = 'ready' order by x.position limit p_limit) n;
     perform from redrive.outbox o where o.id = any(v_events) order by o.id for update;
 
     -- what another redrive released and has not written down yet must wait: its outcome would be lost
     select array_agg(j.position order by j.position), array_agg(j.event_id order by j.position),
-           array_agg(j.why order by j.position), array_agg(j.event_id order by j.position) filter (where j.why is null)
-    into v_positions, v_events, v_whys, v_going
+           array_agg(j.why order by j.position), array_agg(j.event_id order by j.position) filter (where j.why is null),
+           array_agg(j.position) filter (where j.why is null)
+    into v_positions, v_events, v_whys, v_going, v_gone
     from (
         select i.position, i.event_id,
                case when o.id is null then 'the event is gone'
@@ -174,7 +177,7 @@ begin
                                  where h.target = o.target and h.idempotency_key = o.idempotency_key) then 'already handled'
                     when o.retry_key is not null and (
                         exists (select from redrive.outbox l where l.target = o.target and l.retry_key = o.retry_key
-                                and l.status in ('pending', 'in_flight', 'blocked'))
+                                and l.retry_key is not null and l.status in ('pending', 'in_flight', 'blocked'))
                         or row_number() over (partition by o.target, o.retry_key order by i.position) > 1)
                         then 'another event with its retry key is under way' end as why
         from redrive.redrive_item i left join redrive.outbox o on o.id = i.event_id
@@ -197,16 +200,17 @@ begin
         fingerprint = null, ended_at = null,
         failure_history = redrive.with_cycle(o.failure_history, jsonb_build_object(
             'cycle', o.cycle, 'attempts', o.attempts, 'lost_count', o.lost_count,
-            'first_failed_at', redrive.iso(o.first_failed_at), 'failed_at', redrive.iso(o.ended_at),
+            'first_failed_at', o.first_failed_at, 'failed_at', o.ended_at,
             'last_error', o.last_error, 'error_class', o.error_class, 'error_type', o.error_type,
             'fingerprint', o.fingerprint, 'generation', o.generation,
-            'replayed_at', redrive.iso(v_now), 'replayed_by', r.started_by, 'reason', r.reason))
+            'replayed_at', v_now, 'replayed_by', r.started_by, 'reason', r.reason))
     where o.id = any(v_going);
-    update redrive.redrive_item i set
-        state = case when p.why is null then 'released' else 'skipped' end, reason = p.why, stage = p_stage,
-        released_at = case when p.why is null then v_now end, ended_at = case when p.why is not null then v_now end
-    from unnest(v_positions, v_whys) as p(position, why)
-    where i.redrive_id = p_redrive_id and i.position = p.position;
+    update redrive.redrive_item i set state = 'released', stage = p_stage, released_at = v_now
+    where i.redrive_id = p_redrive_id and i.position = any(v_gone);
+    update redrive.redrive_item i set state = 'skipped', stage = p_stage, ended_at = v_now,
+        reason = v_whys[array_position(v_positions, i.position)]
+    where i.redrive_id = p_redrive_id and i.position = any(v_positions) and i.position <> all(coalesce(v_gone, '{}'))
+      and cardinality(v_positions) > coalesce(cardinality(v_gone), 0);
     update redrive.redrive d set
         released = d.released + coalesce(cardinality(v_going), 0),
         skipped = d.skipped + coalesce(cardinality(v_positions), 0) - coalesce(cardinality(v_going), 0)
@@ -217,7 +221,8 @@ begin
 end $$;
 
 -- Write down how the released members of a redrive ended. Guard: whoever waited for the redrive must look again.
-create function redrive.note_outcomes(p_redrive_id uuid, p_now timestamptz) returns void language sql volatile as $$
+create function redrive.note_outcomes(p_redrive_id uuid, p_now timestamptz) returns void language sql volatile
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
     select from redrive.redrive where id = p_redrive_id for update;
     with ended as (
         update redrive.redrive_item i
@@ -229,11 +234,11 @@ create function redrive.note_outcomes(p_redrive_id uuid, p_now timestamptz) retu
                 else 'failed_other' end,
             reason = case when o.id is null then 'the event is gone' when o.status = 'cancelled' then 'it was cancelled' end,
             ended_at = coalesce(o.ended_at, p_now, clock_timestamp())
-        from (select x.redrive_id, x.position, x.event_id, x.cycle from redrive.redrive_item x
+        from (select x.ctid as place, x.event_id, x.cycle from redrive.redrive_item x  -- nobody moves it: we hold the redrive
               where x.redrive_id = p_redrive_id and x.state = 'released') w
         left join lateral (select x.id, x.status, x.cycle, x.fingerprint, x.ended_at from redrive.outbox x
                            where x.id = w.event_id offset 0) o on true
-        where i.redrive_id = w.redrive_id and i.position = w.position and i.state = 'released'
+        where i.ctid = w.place and i.state = 'released'
           and (o.id is null or o.status in ('delivered', 'failed', 'cancelled') or o.cycle > w.cycle + 1)
         returning i.state
     )
