@@ -67,7 +67,7 @@ class Redrive:
         self.retention = retention or Retention()
         self.retention.check()
         self._source = check_text(source, "source", NAME_LIMIT)
-        self._generation = generation
+        self._generation = check_whole(generation, "generation")
         self._limits = limits or Limits()
         self._notify = notify
         self._approval_above = approval_above
@@ -91,14 +91,18 @@ class Redrive:
         rules: Sequence[Rule] | None = None,
         on_dead_letter: DeadLetterHook | None = None,
         effects: Literal["inside", "outside"] | None = None,
+        on_failed: Literal["block", "pass"] = "block",
     ) -> Callable[[F], F]:
         """Register the decorated function for events of a type.
 
         A type's first handler needs no name: its target is the type itself, so that whoever publishes need not know it.
         Every further handler of the type has one; each gets a row, a retry state and a dead letter of its own.
         ``effects="inside"`` says that all it does is in its transaction, so that it may be run as a shadow;
-        ``"outside"`` that it reaches further, so that it may not.
+        ``"outside"`` that it reaches further, so that it may not. ``on_failed`` is about ordering keys: a dead letter
+        holds up the later events of its key (``"block"``) until somebody acts, or lets them pass (``"pass"``).
         """
+        if on_failed not in ("block", "pass"):
+            raise ConfigurationError(f'on_failed is "block" or "pass", not {on_failed!r}')
         check_text(type_, "type", NAME_LIMIT)
         target = type_ if name is None else check_text(name, "name", NAME_LIMIT)
 
@@ -115,6 +119,7 @@ class Redrive:
                 rules=self.rules if rules is None else (*rules, *self.rules),
                 on_dead_letter=on_dead_letter,
                 effects=effects,
+                on_failed=on_failed,
             )
             self.route(type_, target)
             return function
@@ -263,9 +268,14 @@ class Redrive:
         poll: str | float = "1s",
         drain: str | float = "30s",
         max_lost: int = 5,
+        generation: int | None = None,
         name: str = "",
     ) -> Worker:
-        """Make a worker for the registered handlers; ``await worker.run()`` works until ``worker.stop()``."""
+        """Make a worker for the registered handlers; ``await worker.run()`` works until ``worker.stop()``.
+
+        It serves events of the app's generation and of none; ``generation`` names another, for what an older release
+        has left behind.
+        """
         if not self._opened:
             message = "open the app before making a worker: `async with app:`, or `await app.open()`"
             raise ConfigurationError(message)
@@ -276,7 +286,7 @@ class Redrive:
             poll_seconds=parse_duration(poll),
             drain_seconds=parse_duration(drain),
             max_lost=max_lost,
-            generation=self._generation,
+            generation=self._generation if generation is None else check_whole(generation, "generation"),
             name=name,
         )
         return Worker(

@@ -100,8 +100,14 @@ async def test_on_postgres_the_workers_statements_use_their_indexes(postgres: Po
 # --- SQLite -----------------------------------------------------------------------------------------
 
 SQLITE = {
-    "claim": ("redrive_outbox_due (queue=? AND priority=? AND due_at<?)", "INTEGER PRIMARY KEY"),
-    "next_due": ("redrive_outbox_due (queue=? AND priority=? AND due_at>?)",),
+    "claim": (
+        "redrive_outbox_due (queue=? AND priority=? AND generation=? AND due_at<?)",
+        "redrive_outbox_key (target=? AND ordering_key=? AND rowid<?)",
+        "redrive_outbox_key_in_flight (target=? AND ordering_key=?)",
+        "INTEGER PRIMARY KEY",
+    ),
+    "promote": ("redrive_outbox_key (target=? AND ordering_key=?)", "INTEGER PRIMARY KEY"),
+    "next_due": ("redrive_outbox_due (queue=? AND priority=? AND generation=? AND due_at>?)",),
     "deliver": ("sqlite_autoindex_redrive_outbox_1 (id=?)",),
     "settle": ("sqlite_autoindex_redrive_outbox_1 (id=?)",),
     "put_back": ("sqlite_autoindex_redrive_outbox_1 (id=?)",),

@@ -39,8 +39,8 @@ EVENT_COLUMNS: Final = (
 
 _ID_DIGITS: Final = 32
 
-Lane = tuple[str, int]
-"""A queue and a priority: events of one lane are claimed in the order of their due time."""
+Lane = tuple[str, int, int]
+"""A queue, a priority and a generation: events of one lane are claimed in the order of their due time."""
 
 
 @dataclass(slots=True)
@@ -61,6 +61,11 @@ class Finished:
         ids += [settlement.id for settlement in self.settlements]
         return ids + [row[ID] for row, _ in self.put_back]
 
+    @property
+    def frees_a_key(self) -> bool:
+        """Whether the next of an ordering key may go once this is written."""
+        return any(row[ORDERING_KEY] is not None for row in self.delivered) or any(s.passed for s in self.settlements)
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -68,6 +73,8 @@ class Turn:
 
     claimed: Sequence[Row]
     refused: Sequence[Any] = ()  # ids as the store gave them
+    more: bool = False  # as many were found as were wanted: there may be more
+    held: bool = False  # some could not be taken because of their ordering key: look again soon
 
 
 @dataclass(frozen=True, slots=True)

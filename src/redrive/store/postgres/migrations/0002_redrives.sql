@@ -152,7 +152,7 @@ create function redrive.release(
             status = 'pending', due_at = m.now, attempts = 0, lost_count = 0, cycle = o.cycle + 1,
             generation = coalesce(r.generation, o.generation), priority = coalesce(p_priority, o.priority),
             first_failed_at = null, last_error = null, error_class = null, error_type = null, safe_to_retry = null,
-            fingerprint = null, ended_at = null,
+            fingerprint = null, ended_at = null, passed = false,
             failure_history = redrive.with_cycle(o.failure_history, jsonb_build_object(
                 'cycle', o.cycle, 'attempts', o.attempts, 'lost_count', o.lost_count,
                 'first_failed_at', redrive.iso(o.first_failed_at), 'failed_at', redrive.iso(o.ended_at),
