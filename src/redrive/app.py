@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, Self, TypeVar, Unpack
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
-from redrive import caller, group, redrive, replay
+from redrive import caller, group, ordering, redrive, replay
 from redrive.classify import DEFAULT_RULES, Rule
 from redrive.clock import Clock, SystemClock
 from redrive.deliver import DeadLetterHook, Handler, handler_from
@@ -17,6 +17,7 @@ from redrive.errors import ConfigurationError, EventNotFound, MissingDriver, Pay
 from redrive.event import Event, NewEvent, Options, Published, TrailEntry
 from redrive.group import Group
 from redrive.instant import to_micros
+from redrive.ordering import HeldKey, InLine
 from redrive.payload import Limits, check_text, check_whole, encode
 from redrive.policy import RetryPolicy
 from redrive.publish import NAME_LIMIT, new_events
@@ -429,6 +430,32 @@ class Redrive:
         """Find a group by its fingerprint or a beginning of it."""
         await self.open()
         return await group.find(self._store, fingerprint)
+
+    # Ordering keys
+
+    async def held_keys(
+        self, *, ordering_key: str | None = None, target: str | None = None, after: UUID | None = None, limit: int = 100
+    ) -> list[HeldKey]:
+        """List the ordering keys that a dead letter holds up, the oldest first."""
+        await self.open()
+        return await ordering.held_keys(self._store, ordering_key=ordering_key, target=target, after=after, limit=limit)
+
+    async def line(self, target: str, ordering_key: str, *, limit: int = 50) -> list[InLine]:
+        """List the events of one target with an ordering key that have not ended, in their order."""
+        await self.open()
+        return await ordering.line(self._store, target, ordering_key, limit=limit)
+
+    async def release_key(self, ordering_key: str, *, by: str, reason: str, target: str | None = None) -> HeldKey:
+        """Let the events behind a dead letter go; it stays a dead letter and can be replayed."""
+        await self.open()
+        who, why = check_actor(by, "release"), check_reason(reason, "release")
+        return await ordering.release(self._store, ordering_key, target=target, by=who, reason=why)
+
+    async def skip_key(self, ordering_key: str, *, by: str, reason: str, target: str | None = None) -> HeldKey:
+        """Discard the dead letter that holds up a key, and go on with the next; it can be restored."""
+        await self.open()
+        who, why = check_actor(by, "skip"), check_reason(reason, "skip")
+        return await ordering.skip(self._store, ordering_key, target=target, by=who, reason=why)
 
     async def cancel(self, event_id: UUID, *, by: str, reason: str) -> None:
         """End an event that has not ended."""

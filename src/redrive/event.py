@@ -53,6 +53,7 @@ TRAIL_KINDS: Final = (
     "restored",
     "purged",
     "evidence-failed",
+    "key-released",
     "redrive-planned",
     "redrive-approved",
     "redrive-started",

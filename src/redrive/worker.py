@@ -3,7 +3,7 @@
     turn      settle what has finished and claim what there are free hands for: one round trip to the store
     slot      a long-lived task that takes an event from the hand, runs its handler, keeps the result for the next turn
     heartbeat a thread that renews the session, so that a blocked event loop does not lose its leases
-    upkeep    the sweep of leases whose worker is gone, and retention
+    upkeep    the sweep of leases whose worker is gone, a look at ordering keys, and retention
 
 While a turn is under way results pile up, and the next turn takes them all: batches grow with the load by themselves,
 and there are no timers to tune. A database that blinks costs a pause; the worker goes on when it is back.
@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, Final, Unpack
 from uuid import UUID
 
-from redrive import alarm, redrive
+from redrive import alarm, ordering, redrive
 from redrive.claim import Appetite
 from redrive.clock import Clock
 from redrive.context import Context, Desk
@@ -617,9 +617,11 @@ class Worker:
     async def _upkeep(self) -> None:
         """Sweep and purge, now and then. Every worker does it; the store keeps them out of each other's way."""
         purge_at = self._clock.monotonic() + _PURGE_EVERY * self._clock.random()
+        walked_to = ordering.START
         while True:
             try:
                 await self._sweep()
+                walked_to = await ordering.unstick(self._store, walked_to)
                 if self._clock.monotonic() >= purge_at:
                     await self._purge()
                     purge_at = self._clock.monotonic() + _PURGE_EVERY * (0.75 + 0.5 * self._clock.random())

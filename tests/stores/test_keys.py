@@ -12,7 +12,7 @@ import asyncpg
 import psycopg
 import pytest
 
-from redrive import Redrive, Status
+from redrive import Redrive, Status, ordering
 from redrive.clock import VirtualClock
 from redrive.event import Settlement
 from redrive.store.base import Finished, Row
@@ -263,6 +263,26 @@ async def test_the_database_itself_refuses_two_of_a_key_in_flight(app: Redrive, 
 
     with raw(store_url) as run, pytest.raises(Exception, match=r"outbox_key_in_flight|ordering_key"):
         run("update {outbox} set status = 'in_flight' where status = 'blocked'")
+
+
+@pytest.mark.req("B6")
+async def test_what_was_left_behind_by_hand_is_found_however_many_keys_there_are(
+    app: Redrive, hands: Hands, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ordering, "_WALKED", 3)
+    ids = await publish(app, *(key for n in range(5) for key in (f"a{n}", f"a{n}")))
+    rows = await hands.claim()
+    with raw(store_url) as run:  # three heads vanish without a word
+        for row in rows[2:]:
+            run(f"delete from {{outbox}} where id = '{row[0]}'")
+    assert await hands.claim() == []
+
+    walked, rounds = ordering.START, 0
+    while rounds == 0 or walked != ordering.START:
+        walked, rounds = await ordering.unstick(app.store, walked), rounds + 1
+
+    assert rounds == 2
+    assert await claimed(hands) == ids[5::2]
 
 
 # --- what only several connections at once can bring about ----------------------------------------

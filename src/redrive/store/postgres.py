@@ -731,8 +731,8 @@ class PostgresTransaction:
     async def note_outcomes(self, redrive_id: UUID) -> None:
         await self.run("redrive_outcomes", id=redrive_id)
 
-    async def note(self, kind: str, actor: str, facts: Mapping[str, Any]) -> None:
-        await _write_trail(self.connection, self._now, [(None, kind, "", actor, facts)])
+    async def note(self, kind: str, actor: str, facts: Mapping[str, Any], event_id: UUID | None = None) -> None:
+        await _write_trail(self.connection, self._now, [(event_id, kind, "", actor, facts)])
 
     async def _query(self, verb: str, **values: Any) -> list[Any]:
         query = _sql(verb)

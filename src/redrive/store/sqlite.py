@@ -684,8 +684,9 @@ class SqliteTransaction:
     async def note_outcomes(self, redrive_id: UUID) -> None:
         await self._run(lambda: note_outcomes(self.connection, self._now, str(redrive_id)))
 
-    async def note(self, kind: str, actor: str, facts: Mapping[str, Any]) -> None:
-        await self._run(lambda: write_trail(self.connection, OPERATOR, self._now, [(None, kind, "", actor, facts)]))
+    async def note(self, kind: str, actor: str, facts: Mapping[str, Any], event_id: UUID | None = None) -> None:
+        entries = [(event_id, kind, "", actor, facts)]
+        await self._run(lambda: write_trail(self.connection, OPERATOR, self._now, entries))
 
     async def settle(self, settlements: Sequence[Settlement], *, chain: str, actor: str) -> set[Any]:
         return set(await self._run(lambda: settle_rows(self.connection, self._now, settlements, chain, actor)))

@@ -10,7 +10,15 @@ select i.position, i.event_id, i.fingerprint, o.source, o.cycle + 1, coalesce(:g
                 exists (select 1 from redrive_outbox l where l.target = o.target and l.retry_key = o.retry_key
                         and l.status in ('pending', 'in_flight', 'blocked'))
                 or row_number() over (partition by o.target, o.retry_key order by i.position) > 1)
-                then 'another event with its retry key is under way' end
-from (select * from redrive_redrive_item where redrive_id = :id and state = 'ready' order by position limit :limit) i
+                then 'another event with its retry key is under way'
+            when o.ordering_key is not null and exists (
+                select 1 from redrive_key_line l where l.target = o.target and l.ordering_key = o.ordering_key
+                and l.status = 'failed' and l.seq < o.seq) then 'behind a failed head of its ordering key' end
+-- the next of an ordering key goes when the member before it has ended; some more are looked at for that
+from (select x.* from (select * from redrive_redrive_item indexed by redrive_redrive_item_ready
+                       where redrive_id = :id and state = 'ready' order by position limit 4 * :limit) x
+      where not exists (select 1 from redrive_redrive_item f where f.redrive_id = :id and f.position = x.follows
+                        and f.state in ('ready', 'released'))
+      order by x.position limit :limit) i
 left join redrive_outbox o on o.id = i.event_id
 order by i.position

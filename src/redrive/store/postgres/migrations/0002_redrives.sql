@@ -69,6 +69,7 @@ create table redrive.redrive_item (
     event_id    uuid not null,
     cycle       int not null,
     fingerprint text,
+    follows     bigint,
     state       text not null check (state in ('ready', 'ineligible', 'released', 'delivered', 'failed_same',
                                                'failed_other', 'skipped')),
     reason      text,
@@ -137,9 +138,19 @@ create function redrive.release(
                         exists (select from redrive.outbox l where l.target = o.target and l.retry_key = o.retry_key
                                 and l.status in ('pending', 'in_flight', 'blocked'))
                         or row_number() over (partition by o.target, o.retry_key order by i.position) > 1)
-                        then 'another event with its retry key is under way' end as why
+                        then 'another event with its retry key is under way'
+                    when o.ordering_key is not null and exists (
+                        select from redrive.outbox l where l.target = o.target and l.ordering_key = o.ordering_key
+                        and l.ordering_key is not null and l.status = 'failed' and l.deleted_at is null and not l.passed
+                        and (l.created_at, l.id) < (o.created_at, o.id))
+                        then 'behind a failed head of its ordering key' end as why
         from r
-        cross join lateral (select * from redrive.redrive_item x where x.redrive_id = p_redrive_id and x.state = 'ready'
+        -- the next of an ordering key goes when the member before it has ended; some more are looked at for that
+        cross join lateral (select x.* from (
+                                select * from redrive.redrive_item y
+                                where y.redrive_id = p_redrive_id and y.state = 'ready' order by y.position limit 4 * p_limit) x
+                            where not exists (select from redrive.redrive_item f where f.redrive_id = p_redrive_id
+                                              and f.position = x.follows and f.state in ('ready', 'released'))
                             order by x.position limit p_limit for update skip locked) i
         left join lateral (select * from redrive.outbox x where x.id = i.event_id for update) o on true
     ), uncounted as (

@@ -69,6 +69,7 @@ create table redrive_redrive_item (
     event_id    text not null,
     cycle       integer not null,
     fingerprint text,
+    follows     integer,
     state       text not null check (state in ('ready', 'ineligible', 'released', 'delivered', 'failed_same',
                                                'failed_other', 'skipped')),
     reason      text,
