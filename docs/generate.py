@@ -87,6 +87,7 @@ COLUMNS = {
     "redrive_item.cycle": "of the event when planned",
     "redrive_item.fingerprint": "of the failure when planned",
     "redrive_item.failed_at": "when it had become a dead letter",
+    "redrive_item.follows": "the member with the same ordering key that has to end before this one may go",
     "redrive_item.state": "ready, ineligible, released, delivered, failed_same, failed_other or skipped",
     "redrive_item.reason": "why it may not go, or did not",
     "redrive_item.stage": "in which it was released",
@@ -113,7 +114,7 @@ COLUMNS = {
     "outbox.retry_key": "at most one live event of a target has it; a second publish returns that one",
     "outbox.correlation_id": "the conversation this event belongs to",
     "outbox.causation_id": "the event that caused this one",
-    "outbox.ordering_key": "reserved for ordered delivery; not used yet",
+    "outbox.ordering_key": "of one target with one key, one event at a time is under way, in order",
     "outbox.batch_id": "reserved for batches; not used yet",
     "outbox.batch_group": "reserved for batches; not used yet",
     "outbox.queue": "which workers take it",
@@ -127,9 +128,10 @@ COLUMNS = {
     "outbox.session_id": "the worker that holds it, or held it last",
     "outbox.lease_until": "reserved for attempts with a time limit; not used yet",
     "outbox.deadline_at": "reserved for an overall deadline; not used yet",
-    "outbox.generation": "the release this event belongs to",
+    "outbox.generation": "only workers of this generation take it; 0: whoever comes",
     "outbox.cycle": "how often it was replayed",
     "outbox.blocked_on": "reserved for the dependency it waits for; not used yet",
+    "outbox.passed": "a dead letter that does not hold up its ordering key",
     "outbox.degraded": "reserved for running in a reduced mode; not used yet",
     "outbox.first_failed_at": "first failure of this cycle",
     "outbox.last_error": "what was raised, with the frames of your code; at most 8 KiB",
@@ -189,7 +191,8 @@ OPTIONS = {
     "priority": "claimed before those of a higher number",
     "delay": "not before this span has passed: `5m`",
     "due_at": "not before this instant; with its time zone",
-    "generation": "the release it belongs to; the app's unless said",
+    "generation": "only workers of this generation take it; the app's unless said",
+    "ordering_key": "events with it go one at a time, in order; see [keep events in order](../how-to/keep-in-order.md)",
 }
 
 TABLES = {

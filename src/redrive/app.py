@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, Self, TypeVar, Unpack
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
-from redrive import caller, group, redrive, replay
+from redrive import caller, group, ordering, redrive, replay
 from redrive.classify import DEFAULT_RULES, Rule
 from redrive.clock import Clock, SystemClock
 from redrive.deliver import DeadLetterHook, Handler, handler_from
@@ -17,6 +17,7 @@ from redrive.errors import ConfigurationError, EventNotFound, MissingDriver, Pay
 from redrive.event import Event, NewEvent, Options, Published, TrailEntry
 from redrive.group import Group
 from redrive.instant import to_micros
+from redrive.ordering import HeldKey, InLine
 from redrive.payload import Limits, check_text, check_whole, encode
 from redrive.policy import RetryPolicy
 from redrive.publish import NAME_LIMIT, new_events
@@ -69,7 +70,7 @@ class Redrive:
         self.retention = retention or Retention()
         self.retention.check()
         self._source = check_text(source, "source", NAME_LIMIT)
-        self._generation = generation
+        self._generation = check_whole(generation, "generation")
         self._limits = limits or Limits()
         self._notify = notify
         self.approval_above = approval_above
@@ -93,14 +94,18 @@ class Redrive:
         rules: Sequence[Rule] | None = None,
         on_dead_letter: DeadLetterHook | None = None,
         effects: Literal["inside", "outside"] | None = None,
+        on_failed: Literal["block", "pass"] = "block",
     ) -> Callable[[F], F]:
         """Register the decorated function for events of a type.
 
         A type's first handler needs no name: its target is the type itself, so that whoever publishes need not know it.
         Every further handler of the type has one; each gets a row, a retry state and a dead letter of its own.
         ``effects="inside"`` says that all it does is in its transaction, so that it may be run as a shadow;
-        ``"outside"`` that it reaches further, so that it may not.
+        ``"outside"`` that it reaches further, so that it may not. ``on_failed`` is about ordering keys: a dead letter
+        holds up the later events of its key (``"block"``) until somebody acts, or lets them pass (``"pass"``).
         """
+        if on_failed not in ("block", "pass"):
+            raise ConfigurationError(f'on_failed is "block" or "pass", not {on_failed!r}')
         check_text(type_, "type", NAME_LIMIT)
         target = type_ if name is None else check_text(name, "name", NAME_LIMIT)
 
@@ -117,6 +122,7 @@ class Redrive:
                 rules=self.rules if rules is None else (*rules, *self.rules),
                 on_dead_letter=on_dead_letter,
                 effects=effects,
+                on_failed=on_failed,
             )
             self.route(type_, target)
             return function
@@ -265,9 +271,14 @@ class Redrive:
         poll: str | float = "1s",
         drain: str | float = "30s",
         max_lost: int = 5,
+        generation: int | None = None,
         name: str = "",
     ) -> Worker:
-        """Make a worker for the registered handlers; ``await worker.run()`` works until ``worker.stop()``."""
+        """Make a worker for the registered handlers; ``await worker.run()`` works until ``worker.stop()``.
+
+        It serves events of the app's generation and of none; ``generation`` names another, for what an older release
+        has left behind.
+        """
         if not self._opened:
             message = "open the app before making a worker: `async with app:`, or `await app.open()`"
             raise ConfigurationError(message)
@@ -278,7 +289,7 @@ class Redrive:
             poll_seconds=parse_duration(poll),
             drain_seconds=parse_duration(drain),
             max_lost=max_lost,
-            generation=self._generation,
+            generation=self._generation if generation is None else check_whole(generation, "generation"),
             name=name,
         )
         return Worker(
@@ -435,6 +446,34 @@ class Redrive:
         """Find a group by its fingerprint or a beginning of it."""
         await self.open()
         return await group.find(self._store, fingerprint)
+
+    # Ordering keys
+
+    async def held_keys(
+        self, *, ordering_key: str | None = None, target: str | None = None, after: UUID | None = None, limit: int = 100
+    ) -> list[HeldKey]:
+        """List the ordering keys that a dead letter holds up, the oldest first."""
+        await self.open()
+        return await ordering.held_keys(self._store, ordering_key=ordering_key, target=target, after=after, limit=limit)
+
+    async def line(self, target: str, ordering_key: str, *, limit: int = 50) -> list[InLine]:
+        """List the events of one target with an ordering key that have not ended, in their order."""
+        await self.open()
+        return await ordering.line(self._store, target, ordering_key, limit=limit)
+
+    async def release_key(self, ordering_key: str, *, by: str, reason: str, target: str | None = None) -> HeldKey:
+        """Let the events behind a dead letter go; it stays a dead letter and can be replayed."""
+        await self.open()
+        who, why = check_actor(by, "release"), check_reason(reason, "release")
+        return await ordering.release(self._store, ordering_key, target=target, by=who, reason=why)
+
+    async def skip_key(self, ordering_key: str, *, by: str, reason: str, target: str | None = None) -> HeldKey:
+        """Discard the dead letter that holds up a key, and go on with the next; it can be restored."""
+        await self.open()
+        who, why = check_actor(by, "skip"), check_reason(reason, "skip")
+        held = await ordering.find(self._store, ordering_key, target)
+        await replay.discard(self._store, held.head, by=who, reason=why)
+        return held
 
     async def cancel(self, event_id: UUID, *, by: str, reason: str) -> None:
         """End an event that has not ended."""

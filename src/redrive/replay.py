@@ -75,6 +75,8 @@ async def _count(tx: Transaction, verb: Mark, rows: Sequence[Mapping[str, Any]])
     if verb == "discard":
         prints = [row["fingerprint"] for row in rows if row["fingerprint"] is not None]
         await tx.run("group_uncount", fingerprints=prints)
+        for target, key in sorted({(row["target"], row["ordering_key"]) for row in rows if row["ordering_key"]}):
+            await tx.run("promote", target=target, ordering_key=key)
     else:
         await tx.run("group_count", ids=[str(row["id"]) for row in rows], is_new=False)
 

@@ -3,7 +3,7 @@
     turn      settle what has finished and claim what there are free hands for: one round trip to the store
     slot      a long-lived task that takes an event from the hand, runs its handler, keeps the result for the next turn
     heartbeat a thread that renews the session, so that a blocked event loop does not lose its leases
-    upkeep    the sweep of leases whose worker is gone, and retention
+    upkeep    the sweep of leases whose worker is gone, a look at ordering keys, and retention
 
 While a turn is under way results pile up, and the next turn takes them all: batches grow with the load by themselves,
 and there are no timers to tune. A database that blinks costs a pause; the worker goes on when it is back.
@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, Final, Unpack
 from uuid import UUID
 
-from redrive import alarm, redrive
+from redrive import alarm, ordering, redrive
 from redrive.claim import Appetite
 from redrive.clock import Clock
 from redrive.context import Context, Desk
@@ -41,6 +41,7 @@ from redrive.store.base import (
     ID,
     IDEMPOTENCY_KEY,
     LOST_COUNT,
+    ORDERING_KEY,
     PAYLOAD,
     RETRY_KEY,
     SOURCE,
@@ -49,6 +50,7 @@ from redrive.store.base import (
     TARGET,
     TYPE,
     Finished,
+    Lane,
     Row,
     Session,
     Store,
@@ -64,6 +66,7 @@ _PURGE_EVERY: Final = 60.0
 _HOOK_TRIES: Final = 3
 _CANCEL_SECONDS: Final = 5.0
 _DOUBT_LEASES: Final = 20
+_LOOK_AGAIN: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,11 @@ class WorkerOptions:
     stall_seconds: float = 900.0
     generation: int = 0
     name: str = ""
+
+    def lanes(self) -> list[Lane]:
+        """List what it claims, first things first; of each, its own generation and what has none."""
+        generations = dict.fromkeys((self.generation, 0))
+        return [(queue, each.value, of) for each in Priority for queue in self.queues for of in generations]
 
     def check(self) -> None:
         """Refuse what cannot work."""
@@ -137,7 +145,7 @@ class Worker:
         self._retention = retention
         self._new_events = new_events
         self._lifecycle = any(handler.type == FAILED_TYPE for handler in handlers.values())
-        self._lanes = [(queue, priority.value) for priority in Priority for queue in self.options.queues]
+        self._lanes = self.options.lanes()
         self._appetite = Appetite(self.options.concurrency)
         self._hand: deque[Row] = deque()
         self._alone: Row | None = None
@@ -150,6 +158,7 @@ class Worker:
         self._bell = asyncio.Event()
         self._crew: object = None
         self._look = True
+        self._key_freed = False
         self._ask_at = 0.0
         self._due_at = 0.0
         self._strays_at = 0.0
@@ -268,6 +277,7 @@ class Worker:
             return
         batch, self._finished = self._finished, Finished()
         settling = batch.ids
+        self._key_freed = batch.frees_a_key
         try:
             turn = await self._claims.turn(batch, want)
         except StoreUnavailable as error:
@@ -279,7 +289,9 @@ class Worker:
         self._let_go(settling, turn.refused)
         self._take(turn.claimed)
         self._appetite.learn(len(settling), turn.claimed)
-        self._look = want <= 0 or len(turn.claimed) >= want
+        self._look = want <= 0 or turn.more or self._key_freed
+        if turn.held:
+            self._due_at = min(self._due_at, self._clock.monotonic() + _LOOK_AGAIN)
 
     def _let_go(self, settled: Iterable[Any], refused: Any = ()) -> None:
         for event_id in settled:
@@ -503,6 +515,7 @@ class Worker:
     def _settled(self, row: Row) -> None:
         """Let go: the handler's own transaction has written it down."""
         self.tally.delivered += 1
+        self._key_freed = self._key_freed or row[ORDERING_KEY] is not None
         self._release(row)
 
     def _release(self, row: Row) -> None:
@@ -549,6 +562,7 @@ class Worker:
     async def _bury(self, handler: Handler | None, row: Row, settlement: Settlement) -> None:
         """Make it a dead letter: with the next turn, or in a transaction of its own when somebody has a part in it."""
         self.tally.dead_lettered += 1
+        settlement.passed = handler is not None and handler.on_failed == "pass" and row[ORDERING_KEY] is not None
         hook = handler.on_dead_letter if handler else None
         if hook is None and not (self._lifecycle and row[TYPE] != FAILED_TYPE):
             self._buried[row[ID]] = (row, settlement)
@@ -573,6 +587,7 @@ class Worker:
                 if tries == _HOOK_TRIES:
                     await self._note_failed_hook(row, error)
             else:
+                self._key_freed = self._key_freed or settlement.passed
                 self._release(row)
                 alarm.dead_lettered(row, settlement, self._handler_name(row))
                 return
@@ -608,9 +623,11 @@ class Worker:
     async def _upkeep(self) -> None:
         """Sweep and purge, now and then. Every worker does it; the store keeps them out of each other's way."""
         purge_at = self._clock.monotonic() + _PURGE_EVERY * self._clock.random()
+        walked_to = ordering.START
         while True:
             try:
                 await self._sweep()
+                walked_to = await ordering.unstick(self._store, walked_to)
                 if self._clock.monotonic() >= purge_at:
                     await self._purge()
                     purge_at = self._clock.monotonic() + _PURGE_EVERY * (0.75 + 0.5 * self._clock.random())

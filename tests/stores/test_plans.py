@@ -24,7 +24,7 @@ FILLED = """
            n % 4, case when n % 100 < 3 then 'pending' when n % 100 = 3 then 'in_flight' when n % 100 = 4 then 'failed'
                 else 'delivered' end,
            {now}, {now}, case when n % 100 >= 4 then {now} end, case when n % 100 = 3 then {session} end,
-           case when n % 100 = 4 then '1:00000000000' || (10000 + n / 100 % 40) end, 'order-' || n % 1000, 'c-' || n / 3
+           case when n % 100 = 4 then '1:00000000000' || (10000 + n / 100 % 40) end, case when n % 100 <> 3 then 'order-' || n % 1000 end, 'c-' || n / 3
     from {series}
 """
 
@@ -171,8 +171,14 @@ async def test_on_postgres_dead_letters_are_selected_by_index(postgres: Postgres
 # --- SQLite -----------------------------------------------------------------------------------------
 
 SQLITE = {
-    "claim": ("redrive_outbox_due (queue=? AND priority=? AND due_at<?)", "INTEGER PRIMARY KEY"),
-    "next_due": ("redrive_outbox_due (queue=? AND priority=? AND due_at>?)",),
+    "claim": (
+        "redrive_outbox_due (queue=? AND priority=? AND generation=? AND due_at<?)",
+        "redrive_outbox_key (target=? AND ordering_key=? AND rowid<?)",
+        "redrive_outbox_key_in_flight (target=? AND ordering_key=?)",
+        "INTEGER PRIMARY KEY",
+    ),
+    "promote": ("redrive_outbox_key (target=? AND ordering_key=?)", "INTEGER PRIMARY KEY"),
+    "next_due": ("redrive_outbox_due (queue=? AND priority=? AND generation=? AND due_at>?)",),
     "deliver": ("sqlite_autoindex_redrive_outbox_1 (id=?)",),
     "settle": ("sqlite_autoindex_redrive_outbox_1 (id=?)",),
     "put_back": ("sqlite_autoindex_redrive_outbox_1 (id=?)",),

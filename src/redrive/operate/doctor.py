@@ -218,6 +218,30 @@ async def _unserved(app: Redrive) -> Check:
     )
 
 
+async def _generations(app: Redrive) -> Check:
+    left = [each for each in await views.unserved(app) if each.generation]
+    if not left:
+        return _ok("generations", "every generation that waits has a worker")
+    some = ", ".join(f"generation {each.generation} in queue {each.queue} ({each.waiting:,})" for each in left[:5])
+    return _problem(
+        "generations",
+        f"no live worker serves {some}",
+        f"serve them: `redrive worker APP --generation {left[0].generation} --drain`, or cancel them",
+    )
+
+
+async def _ordering_keys(app: Redrive) -> Check:
+    held = await app.held_keys(limit=1)
+    if not held:
+        return _ok("ordering keys", "none is held up by a dead letter")
+    oldest = held[0]
+    return _warning(
+        "ordering keys",
+        f"dead letters hold up keys: {oldest.ordering_key} of {oldest.target} since {oldest.since:%Y-%m-%d %H:%M} UTC",
+        "replay, release or skip their heads: `redrive keys ls`",
+    )
+
+
 async def _expired(app: Redrive) -> Check:
     now = await _now(app)
     sessions = {each.id: each for each in await views.workers(app)}
@@ -286,9 +310,11 @@ _ABOUT_THE_STORE: Final[dict[str, tuple[_Named, ...]]] = {
 _ABOUT_THE_WORK: Final[tuple[_Named, ...]] = (
     ("workers", _workers),
     ("targets", _unserved),
+    ("generations", _generations),
     ("leases", _expired),
     ("backlog", _backlog),
     ("dead letters", _dead_letters),
     ("groups", _groups),
+    ("ordering keys", _ordering_keys),
     ("retention", _retention),
 )

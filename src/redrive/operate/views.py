@@ -33,6 +33,7 @@ _COMPARED: Final = 500
 _PAST_REDRIVES: Final = 10
 _GROUPS_REPORTED: Final = 50
 _SAMPLES_SEARCHED: Final = 200
+_HELD_SHOWN: Final = 100
 
 
 class Ambiguous(RedriveError):
@@ -210,6 +211,9 @@ class _Story:
     def _restored(self, facts: Mapping[str, Any], entry: TrailEntry) -> tuple[str, str]:
         return f"restored by {entry.actor}", str(facts.get("reason") or "")
 
+    def _key_released(self, facts: Mapping[str, Any], entry: TrailEntry) -> tuple[str, str]:
+        return f"told by {entry.actor} to hold up its ordering key no longer", str(facts.get("reason") or "")
+
     def ending(self, worker: str) -> list[Step]:
         """Say what the row knows and the trail does not: delivered, running, or still to come."""
         event = self._event
@@ -219,6 +223,8 @@ class _Story:
             return [Step(event.due_at, "in-flight", f"attempt {event.attempts} is running", worker)]
         if event.status is Status.PENDING:
             return [Step(event.due_at, "due", f"attempt {event.attempts + 1} is due")]
+        if event.status is Status.BLOCKED and event.ordering_key is not None:
+            return [Step(event.due_at, "blocked", f"waits for an earlier event with the key {event.ordering_key}")]
         return []
 
 
@@ -255,7 +261,36 @@ async def live_workers(app: Redrive) -> list[Session]:
 async def overview(app: Redrive) -> dict[str, Any]:
     """Answer what an operator asks first: how many stand where, who works, how old the backlog is."""
     await app.open()
-    return dict(await app.store.overview())
+    return {**await app.store.overview(), "needs_a_person": await needs_a_person(app)}
+
+
+@dataclass(frozen=True, slots=True)
+class Unserved:
+    """Pending events of a queue and a generation that no worker takes (counted up to 10,001 a priority)."""
+
+    queue: str
+    generation: int
+    waiting: int
+
+
+async def unserved(app: Redrive) -> list[Unserved]:
+    """List what waits for a worker that is not there."""
+    await app.open()
+    return [Unserved(**row) for row in await app.store.ask("unserved")]
+
+
+async def needs_a_person(app: Redrive) -> list[str]:
+    """Say what will not go on by itself, a sentence each."""
+    told = [
+        f"{each.waiting:,} events of generation {each.generation} wait in queue {each.queue}, and no worker serves them"
+        for each in await unserved(app)
+        if each.generation
+    ]
+    held = len(await app.held_keys(limit=_HELD_SHOWN + 1))
+    if held:
+        many = f"more than {_HELD_SHOWN}" if held > _HELD_SHOWN else f"{held}"
+        told.append(f"{many} ordering {'key is' if held == 1 else 'keys are'} held up by a dead letter")
+    return told
 
 
 async def recent_trail(app: Redrive, limit: int) -> list[TrailEntry]:

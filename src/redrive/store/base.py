@@ -42,8 +42,8 @@ EVENT_COLUMNS: Final = (
 Entry = tuple[UUID | None, str, str, str, Mapping[str, Any]]
 """What goes on the trail: of which event if of one, its kind, the event's source, who, and the facts."""
 
-Lane = tuple[str, int]
-"""A queue and a priority: events of one lane are claimed in the order of their due time."""
+Lane = tuple[str, int, int]
+"""A queue, a priority and a generation: events of one lane are claimed in the order of their due time."""
 
 
 @dataclass(slots=True)
@@ -64,6 +64,11 @@ class Finished:
         ids += [settlement.id for settlement in self.settlements]
         return ids + [row[ID] for row, _ in self.put_back]
 
+    @property
+    def frees_a_key(self) -> bool:
+        """Whether the next of an ordering key may go once this is written."""
+        return any(row[ORDERING_KEY] is not None for row in self.delivered) or any(s.passed for s in self.settlements)
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -71,6 +76,8 @@ class Turn:
 
     claimed: Sequence[Row]
     refused: Sequence[Any] = ()  # ids as the store gave them
+    more: bool = False  # as many were found as were wanted: there may be more
+    held: bool = False  # some could not be taken because of their ordering key: look again soon
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +145,7 @@ class Transaction(Protocol):
         self, redrive_id: UUID, *, limit: int, stage: int, priority: int | None, chain: str
     ) -> list[tuple[UUID, str | None]]: ...
     async def note_outcomes(self, redrive_id: UUID) -> None: ...
-    async def note(self, kind: str, actor: str, facts: Mapping[str, Any]) -> None: ...
+    async def note(self, kind: str, actor: str, facts: Mapping[str, Any], event_id: UUID | None = None) -> None: ...
     async def record(self, entries: Sequence[Entry]) -> None: ...
 
 

@@ -447,7 +447,8 @@ class PostgresStore:
                 if before is None:
                     return 0
                 query = _sql("purge_failed")
-                rows = await connection.fetch(query.numbered, *query.values({"before": before, "limit": limit}))
+                values = {"before": before, "limit": limit, "now": self._now()}
+                rows = await connection.fetch(query.numbered, *query.values(values))
                 counted = [row[0] for row in rows if row[0] is not None]
                 await connection.execute(_sql("group_uncount").numbered, counted)
                 return len(rows)
@@ -521,8 +522,7 @@ class PostgresClaims:
     def __init__(self, store: PostgresStore, session_id: UUID, lanes: Sequence[Lane], actor: str) -> None:
         self._store = store
         self._session_id = session_id
-        self._queues = [queue for queue, _ in lanes]
-        self._priorities = [priority for _, priority in lanes]
+        self._queues, self._priorities, self._generations = (list(part) for part in zip(*lanes, strict=True))
         self._actor = actor
         self._watermark = Watermark(lanes)
         self._connection: asyncpg.Connection[Any] | None = None
@@ -549,34 +549,44 @@ class PostgresClaims:
             refused += await self._put_back(connection, finished.put_back)
             finished.put_back.clear()
         delivered = finished.delivered
-        query = _sql("turn")
         clock = self._store.clock
         began = clock.monotonic()
-        rows = await connection.fetch(
-            query.numbered,
-            *query.values(
-                {
-                    "now": clock.database_now(),
-                    "ids": [row[ID] for row in delivered],
-                    "fences": [row[FENCE] for row in delivered],
-                    "session": self._session_id,
-                    "queues": self._queues,
-                    "priorities": self._priorities,
-                    "starts": self._watermark.starts(began),
-                    "want": want,
-                }
-            ),
-        )
+        looked_for, found = await self._settle_and_claim(connection, delivered, want, self._watermark.starts(began))
         ended = clock.monotonic()
-        meta = rows.pop()  # `union all` keeps the order: the row without id is the last
-        rows.sort(key=_IN_ORDER)
-        if want > 0:
+        meta = found.pop()  # `union all` keeps the order: the last row is about the look itself
+        if looked_for > 0:
             xids = (int(meta[SOURCE]), int(meta[SUBJECT]))
-            self._watermark.learn(rows, want, meta[DUE_AT], xids, ended - began, ended)
+            self._watermark.learn(found, want, meta[DUE_AT], xids, ended - began, ended)
+        rows = [row for row in found if row[ID] is not None]
+        rows.sort(key=_IN_ORDER)
         if meta[FENCE] != len(delivered):
             refused += await self._unsettled(connection, [(row[ID], row[FENCE], "delivered") for row in delivered])
         delivered.clear()
-        return Turn(rows, refused)
+        return Turn(rows, refused, more=len(found) >= looked_for, held=len(rows) < len(found))
+
+    async def _settle_and_claim(
+        self, connection: Any, delivered: Sequence[Row], want: int, starts: Sequence[datetime]
+    ) -> tuple[int, list[Any]]:
+        """Run the turn's statement; answer how many it looked for, and what it found.
+
+        Another claim may have taken an event of the same ordering key meanwhile: nothing was written then, and a new
+        snapshot sees the other one. If it goes on like that, settle without claiming.
+        """
+        query = _sql("turn")
+        values = {
+            "now": self._store.clock.database_now(),
+            "ids": [row[ID] for row in delivered],
+            "fences": [row[FENCE] for row in delivered],
+            "session": self._session_id,
+            "queues": self._queues,
+            "priorities": self._priorities,
+            "generations": self._generations,
+            "starts": starts,
+        }
+        for wanted in (want, want, want, 0):
+            with suppress(asyncpg.UniqueViolationError, asyncpg.DeadlockDetectedError):
+                return wanted, await connection.fetch(query.numbered, *query.values({**values, "want": wanted}))
+        raise StoreUnavailable("a turn met deadlocks four times in a row: nothing was written, it will be tried again")
 
     async def _settle(self, connection: Any, settlements: Sequence[Settlement]) -> list[Any]:
         accepted = await settle_rows(
@@ -612,6 +622,7 @@ class PostgresClaims:
         values = {
             "queues": self._queues,
             "priorities": self._priorities,
+            "generations": self._generations,
             "now": self._store.clock.database_now(),
         }
         rows = await self._query("next_due", values)
@@ -707,8 +718,8 @@ class PostgresTransaction:
     async def note_outcomes(self, redrive_id: UUID) -> None:
         await self.run("redrive_outcomes", id=redrive_id)
 
-    async def note(self, kind: str, actor: str, facts: Mapping[str, Any]) -> None:
-        await self.record([(None, kind, "", actor, facts)])
+    async def note(self, kind: str, actor: str, facts: Mapping[str, Any], event_id: UUID | None = None) -> None:
+        await self.record([(event_id, kind, "", actor, facts)])
 
     async def record(self, entries: Sequence[Entry]) -> None:
         with translating(self._place):
@@ -760,6 +771,7 @@ async def settle_rows(
         "safe_to_retry": [s.safe_to_retry for s in settlements],
         "fingerprints": [s.fingerprint for s in settlements],
         "max_attempts": [s.max_attempts for s in settlements],
+        "passed": [s.passed for s in settlements],
         "outcomes": [s.outcome.value for s in settlements],
     }
     return {row[0] for row in await connection.fetch(query.numbered, *query.values(values))}

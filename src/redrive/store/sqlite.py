@@ -40,7 +40,10 @@ from redrive.store.base import (
     FENCE,
     ID,
     LOST_COUNT,
+    ORDERING_KEY,
     SOURCE,
+    SWEPT_STATUS,
+    TARGET,
     Entry,
     Finished,
     Lane,
@@ -428,8 +431,10 @@ class SqliteStore:
                 raise Refused(f"event {event_id} is {event.status} already: nothing is left to cancel")
             detail = {"reason": reason, "was": str(event.status)}
             write_trail(connection, OPERATOR, now, [(str(event_id), "cancelled", event.source, by, detail)])
+            promote(connection, now, [(event.target, event.ordering_key)])
 
         await self.writer.do(job)
+        self._wake()
 
     async def purge(
         self, *, ended_before: datetime | None, failed_before: datetime | None, handled_before: datetime | None,
@@ -449,9 +454,10 @@ class SqliteStore:
                 if before is None:
                     return 0
                 values = {"before": to_micros(before), "limit": limit}
-                prints = [row[0] for row in connection.execute(_sql("purge_failed").text, values).fetchall()]
-                uncount_dead(connection, prints)
-                return len(prints)
+                rows = connection.execute(_sql("purge_failed").text, values).fetchall()
+                uncount_dead(connection, [row[0] for row in rows])
+                promote(connection, now, [row[1:] for row in rows])
+                return len(rows)
 
             purged = Purge(
                 gone("purge_ended", ended_before),
@@ -534,7 +540,8 @@ class SqliteClaims:
     async def turn(self, finished: Finished, want: int) -> Turn:
         def job(connection: sqlite3.Connection, now: int) -> Turn:
             refused = self._settle(connection, now, finished)
-            return Turn(self._claim(connection, now, want), refused)
+            found = self._claim(connection, now, want)
+            return Turn([row for row in found if row[SWEPT_STATUS] == "in_flight"], refused, more=len(found) >= want)
 
         return await self._store.writer.do(job)  # type: ignore[no-any-return]
 
@@ -552,21 +559,26 @@ class SqliteClaims:
         return refused
 
     def _claim(self, connection: sqlite3.Connection, now: int, want: int) -> list[Row]:
+        """Take what is due, lane by lane; the rows that had to be blocked are among the answer."""
         claimed: list[Row] = []
         if want <= 0 or not self._alive(connection):
             return claimed
         text = _sql("claim").text
-        for queue, priority in self._lanes:
+        for queue, priority, generation in self._lanes:
             values = {
                 "session": self._session,
                 "queue": queue,
                 "priority": priority,
+                "generation": generation,
                 "now": now,
                 "want": want - len(claimed),
             }
             claimed += sorted(connection.execute(text, values).fetchall(), key=_IN_ORDER)
             if len(claimed) >= want:
                 break
+        # One that was in flight and comes back behind another that waited for it: that one is first now.
+        blocked = [(row[TARGET], row[ORDERING_KEY]) for row in claimed if row[SWEPT_STATUS] == "blocked"]
+        promote(connection, now, blocked)
         return claimed
 
     def _alive(self, connection: sqlite3.Connection) -> bool:
@@ -579,8 +591,10 @@ class SqliteClaims:
             text = _sql("next_due").text
             found = [
                 row[0]
-                for queue, priority in self._lanes
-                for row in connection.execute(text, {"queue": queue, "priority": priority, "now": now})
+                for queue, priority, generation in self._lanes
+                for row in connection.execute(
+                    text, {"queue": queue, "priority": priority, "generation": generation, "now": now}
+                )
             ]
             return (min(found) - now) / 1e6 if found else None
 
@@ -627,7 +641,14 @@ class SqliteTransaction:
 
     async def deliver(self, event_id: Any, fence: int) -> bool:
         values = {"id": str(event_id), "fence": fence, "now": self._now}
-        return await self._run(lambda: self.connection.execute(_sql("deliver").text, values).rowcount == 1)
+        return await self._run(lambda: self._deliver(values))
+
+    def _deliver(self, values: Mapping[str, Any]) -> bool:
+        if self.connection.execute(_sql("deliver").text, values).rowcount != 1:
+            return False
+        query = "select target, ordering_key from redrive_outbox where id = ?"
+        promote(self.connection, self._now, self.connection.execute(query, (values["id"],)).fetchall())
+        return True
 
     async def run(self, verb: str, clauses: Clauses = (), **values: Any) -> list[dict[str, Any]]:
         """Run one of our statements."""
@@ -644,8 +665,8 @@ class SqliteTransaction:
     async def note_outcomes(self, redrive_id: UUID) -> None:
         await self._run(lambda: note_outcomes(self.connection, self._now, str(redrive_id)))
 
-    async def note(self, kind: str, actor: str, facts: Mapping[str, Any]) -> None:
-        await self.record([(None, kind, "", actor, facts)])
+    async def note(self, kind: str, actor: str, facts: Mapping[str, Any], event_id: UUID | None = None) -> None:
+        await self.record([(event_id, kind, "", actor, facts)])
 
     async def record(self, entries: Sequence[Entry]) -> None:
         await self._run(lambda: write_trail(self.connection, OPERATOR, self._now, entries))
@@ -730,6 +751,7 @@ def publish_rows(connection: sqlite3.Connection, events: Sequence[NewEvent], now
 def _deliver_rows(connection: sqlite3.Connection, now: int, rows: Sequence[Row]) -> list[Any]:
     text = _sql("deliver").ordered(("now", "id", "fence"))
     done = connection.executemany(text, [(now, row[ID], row[FENCE]) for row in rows]).rowcount
+    promote(connection, now, [(row[TARGET], row[ORDERING_KEY]) for row in rows])
     if done == len(rows):
         return []
     # Rare: some leases were lost. Say which.
@@ -739,7 +761,7 @@ def _deliver_rows(connection: sqlite3.Connection, now: int, rows: Sequence[Row])
 
 _SETTLE_ORDER: Final = (
     "id", "fence", "status", "delay", "last_error", "error_class", "error_type", "safe_to_retry", "fingerprint",
-    "max_attempts", "now",
+    "max_attempts", "passed", "now",
 )  # fmt: skip
 _TRAIL_ORDER: Final = ("chain", "seq", "now", "event_id", "kind", "source", "actor", "detail", "hash")
 
@@ -750,6 +772,7 @@ def settle_rows(
     """Write down unhappy attempts with their trail entries; return the ids whose lease was lost."""
     text = _sql("settle").ordered(_SETTLE_ORDER)
     refused: list[Any] = []
+    freed: list[tuple[str, str | None]] = []
     entries: list[tuple[Any, str, str, str, Mapping[str, Any]]] = []
     at = iso(from_micros(now))
     for settlement in settlements:
@@ -758,13 +781,15 @@ def settle_rows(
             (
                 str(settlement.id), settlement.fence, settlement.status.value,
                 int((settlement.delay_seconds or 0.0) * 1e6), settlement.last_error, settlement.error_class,
-                settlement.error_type, settlement.safe_to_retry, settlement.fingerprint, settlement.max_attempts, now,
+                settlement.error_type, settlement.safe_to_retry, settlement.fingerprint, settlement.max_attempts,
+                settlement.passed, now,
             ),
         ).fetchone()  # fmt: skip
         if row is None:
             refused.append(settlement.id)
             continue
-        event_id, source, status, attempts, due_at = row
+        event_id, source, status, attempts, due_at, target, key = row
+        freed.append((target, key))
         detail: dict[str, Any] = {
             "attempt": attempts, "outcome": settlement.outcome, "error_class": settlement.error_class,
             "error_type": settlement.error_type,
@@ -789,9 +814,17 @@ def settle_rows(
                     {**detail, "next_retry_at": iso(from_micros(due_at))},
                 )
             )
+    promote(connection, now, freed)
     write_trail(connection, chain, now, entries)
     count_dead(connection, [entry[0] for entry in entries if entry[1] == "dead-lettered"], now, is_new=True)
     return refused
+
+
+def promote(connection: sqlite3.Connection, now: int, freed: Iterable[Sequence[Any]]) -> None:
+    """Let the next of each ordering key go, in the transaction that ended an event of it: (target, key) each."""
+    keys = {(now, target, key) for target, key in freed if key is not None}
+    if keys:
+        connection.executemany(_sql("promote").ordered(("now", "target", "ordering_key")), keys)
 
 
 def count_dead(connection: sqlite3.Connection, ids: Sequence[str], now: int, *, is_new: bool = False) -> None:

@@ -266,6 +266,7 @@ def _facts(event: Event, now: datetime) -> Iterable[tuple[str, str | Text | None
     yield "fingerprint", event.fingerprint
     yield "subject", event.subject
     yield "retry key", event.retry_key
+    yield "ordering key", event.ordering_key
     yield "idempotency key", event.idempotency_key if event.idempotency_key != str(event.id) else None
     yield "correlation", event.correlation_id
     yield "caused by", event.causation_id

@@ -47,10 +47,15 @@ class Wanted:
     queues: tuple[str, ...]
     grace: str
     drain: bool
+    generation: int | None = None
 
 
 ConcurrencyOption = Annotated[int, typer.Option("--concurrency", "-c", min=1, max=10_000, help="Handlers at once.")]
 QueueOption = Annotated[list[str] | None, typer.Option("--queue", "-q", help="Only these queues; may be repeated.")]
+GenerationOption = Annotated[
+    int | None,
+    typer.Option("--generation", "-g", min=0, help="Serve events of this generation; without it: the app's."),
+]
 GraceOption = Annotated[str, typer.Option("--grace", metavar="SPAN", help="How long handlers may finish on stop.")]
 
 
@@ -62,13 +67,14 @@ def worker(
     ] = 1,
     concurrency: ConcurrencyOption = 100,
     queue: QueueOption = None,
+    generation: GenerationOption = None,
     drain: Annotated[bool, typer.Option("--drain", help="Run what is due, redrives too, then end.")] = False,
     grace: GraceOption = "30s",
     parent: Annotated[int | None, typer.Option("--parent", hidden=True)] = None,
 ) -> None:
     """Run handlers. Ctrl-C lets them finish; a second one hands everything back at once."""
     seconds_from(grace, "--grace")
-    wanted = Wanted(app, concurrency, tuple(queue or ("default",)), grace, drain)
+    wanted = Wanted(app, concurrency, tuple(queue or ("default",)), grace, drain, generation)
     log_to_stderr("info")
     loaded = _loaded(ctx, app)
     _leave(run(_Parent(wanted, loaded, processes).run() if processes > 1 else _work(loaded, wanted, parent=parent)))
@@ -116,7 +122,9 @@ def _leave(code: int) -> None:
 
 async def _work(app: Redrive, wanted: Wanted, *, parent: int | None = None) -> int:
     async with app:
-        working = app.worker(concurrency=wanted.concurrency, queues=wanted.queues, drain=wanted.grace)
+        working = app.worker(
+            concurrency=wanted.concurrency, queues=wanted.queues, drain=wanted.grace, generation=wanted.generation
+        )
         if wanted.drain:
             return await _drained(working)
         return await _until_told(working, parent)
@@ -246,6 +254,7 @@ class _Parent:
         command += ["--concurrency", str(wanted.concurrency), "--grace", wanted.grace]
         command += [word for queue in wanted.queues for word in ("--queue", queue)]
         command += ["--drain"] if wanted.drain else []
+        command += [] if wanted.generation is None else ["--generation", str(wanted.generation)]
         # A session of its own: Ctrl-C at the terminal is for the parent alone, which passes it on once.
         return await asyncio.create_subprocess_exec(*command, start_new_session=True, stdin=asyncio.subprocess.DEVNULL)
 

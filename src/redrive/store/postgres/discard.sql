@@ -6,4 +6,4 @@ where o.id = any(array(
     where status = 'failed' and deleted_at is null and id > :after::uuid
       and (:until::timestamptz is null or coalesce(ended_at, created_at) <= :until::timestamptz) {where}
     order by id limit :limit::int for update))
-returning o.id, o.source, o.fingerprint
+returning o.id, o.source, o.fingerprint, o.target, o.ordering_key

@@ -6,4 +6,4 @@ where id in (
     where status = 'failed' and deleted_at is null and id > :after
       and (:until is null or coalesce(ended_at, created_at) <= :until) {where}
     order by id limit :limit)
-returning id, source, fingerprint
+returning id, source, fingerprint, target, ordering_key

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from redrive.operate.cli.bench.drain import drain
+from redrive.operate.cli.bench.drain import drain, keys
 from redrive.operate.cli.bench.growth import growth
 from redrive.operate.cli.bench.measure import Report, Setup
 from redrive.operate.cli.bench.place import Place
@@ -14,6 +14,7 @@ from redrive.operate.cli.bench.waiting import idle, latency
 
 SCENARIOS: Final[dict[str, Callable[[Setup, Place], Coroutine[Any, Any, Report]]]] = {
     "drain": drain,
+    "keys": keys,
     "publish": publish,
     "latency": latency,
     "idle": idle,

@@ -74,6 +74,7 @@ create table redrive.redrive_item (
     cycle       int not null,
     fingerprint text,
     failed_at   timestamptz,
+    follows     bigint,
     state       text not null check (state in ('ready', 'ineligible', 'released', 'delivered', 'failed_same',
                                                'failed_other', 'skipped')),
     reason      text,
@@ -158,8 +159,14 @@ declare
 begin
     select * into r from redrive.redrive where id = p_redrive_id for update;
     select array_agg(n.position), array_agg(n.event_id) into v_next, v_events
-    from (select x.position, x.event_id from redrive.redrive_item x
-          where x.redrive_id = p_redrive_id and x.state = 'ready' order by x.position limit p_limit) n;
+    from (select x.position, x.event_id
+          -- the next of an ordering key goes when the member before it has ended; some more are looked at for that
+          from (select * from redrive.redrive_item y where y.redrive_id = p_redrive_id and y.state = 'ready'
+                order by y.position limit 4 * p_limit) x
+          where x.follows is null or not exists (
+              select from redrive.redrive_item f
+              where f.redrive_id = p_redrive_id and f.position = x.follows and f.state in ('ready', 'released'))
+          order by x.position limit p_limit) n;
     perform from redrive.outbox o where o.id = any(v_events) order by o.id for update;
 
     -- what another redrive released and has not written down yet must wait: its outcome would be lost
@@ -179,7 +186,13 @@ begin
                         exists (select from redrive.outbox l where l.target = o.target and l.retry_key = o.retry_key
                                 and l.retry_key is not null and l.status in ('pending', 'in_flight', 'blocked'))
                         or row_number() over (partition by o.target, o.retry_key order by i.position) > 1)
-                        then 'another event with its retry key is under way' end as why
+                        then 'another event with its retry key is under way'
+                    when o.ordering_key is not null and exists (
+                        select from redrive.key_line l where l.target = o.target and l.ordering_key = o.ordering_key
+                        and l.status = 'failed' and (l.created_at, l.id) < (o.created_at, o.id) and not exists (
+                            select from redrive.redrive_item y
+                            where y.redrive_id = p_redrive_id and y.event_id = l.id and y.state = 'ready'))
+                        then 'behind a failed head of its ordering key' end as why
         from redrive.redrive_item i left join redrive.outbox o on o.id = i.event_id
         where i.redrive_id = p_redrive_id and i.position = any(v_next)
     ) j
@@ -197,7 +210,7 @@ begin
         status = 'pending', due_at = v_now, attempts = 0, lost_count = 0, cycle = o.cycle + 1,
         generation = coalesce(r.generation, o.generation), priority = coalesce(p_priority, o.priority),
         first_failed_at = null, last_error = null, error_class = null, error_type = null, safe_to_retry = null,
-        fingerprint = null, ended_at = null,
+        fingerprint = null, ended_at = null, passed = false,
         failure_history = redrive.with_cycle(o.failure_history, jsonb_build_object(
             'cycle', o.cycle, 'attempts', o.attempts, 'lost_count', o.lost_count,
             'first_failed_at', o.first_failed_at, 'failed_at', o.ended_at,

@@ -72,6 +72,7 @@ create table redrive_redrive_item (
     cycle       integer not null,
     fingerprint text,
     failed_at   integer,
+    follows     integer,
     state       text not null check (state in ('ready', 'ineligible', 'released', 'delivered', 'failed_same',
                                                'failed_other', 'skipped')),
     reason      text,
