@@ -23,6 +23,7 @@ from redrive.errors import (
     RedriveError,
     Refused,
     Rejected,
+    StepMisused,
     StoreUnavailable,
     TerminalHandlerError,
 )
@@ -33,6 +34,7 @@ from redrive.payload import Limits
 from redrive.policy import RetryPolicy
 from redrive.redrive import Plan, Redriving, Release
 from redrive.retention import Retention
+from redrive.steps import Step
 from redrive.store.base import EventFilter
 from redrive.worker import Worker
 
@@ -49,6 +51,7 @@ __all__ = [
     # being handled
     "Worker",
     "Context",
+    "Step",
     "Work",
     # saying how it failed
     "HandlerError",
@@ -80,6 +83,7 @@ __all__ = [
     "StoreUnavailable",
     "LeaseLost",
     "AlreadyHandled",
+    "StepMisused",
     "EventNotFound",
     "Refused",
     "PayloadRefused",

@@ -25,6 +25,7 @@ from redrive.replay import check_actor, check_reason
 from redrive.retention import Retention
 from redrive.selection import dead_letters, parse
 from redrive.shadow import Shadow, shadow
+from redrive.steps import COMPENSATE, COMPENSATE_ON, DEFAULT_COMPENSATE_ON
 from redrive.store.base import EventFilter, Store
 from redrive.store.rows import first_of_each_key, postgres_values, published_from, sqlite_values, unanswered
 from redrive.store.sql import Statement, load
@@ -32,6 +33,7 @@ from redrive.trail import Verdict, verify
 from redrive.worker import Worker, WorkerOptions
 
 Draft = tuple[str, Any] | tuple[str, Any, Options]
+CompensateOn = Literal["cancelled", "deadline", "dead_letter"]
 UNCHANGED: Final = object()
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -68,7 +70,7 @@ class Redrive:
         self.retention.check()
         self._source = check_text(source, "source", NAME_LIMIT)
         self._generation = generation
-        self._limits = limits or Limits()
+        self.limits = limits or Limits()
         self._notify = notify
         self._approval_above = approval_above
         self._handlers: dict[str, Handler] = {}
@@ -91,16 +93,22 @@ class Redrive:
         rules: Sequence[Rule] | None = None,
         on_dead_letter: DeadLetterHook | None = None,
         effects: Literal["inside", "outside"] | None = None,
+        compensate_on: Sequence[CompensateOn] = DEFAULT_COMPENSATE_ON,
     ) -> Callable[[F], F]:
         """Register the decorated function for events of a type.
 
         A type's first handler needs no name: its target is the type itself, so that whoever publishes need not know it.
         Every further handler of the type has one; each gets a row, a retry state and a dead letter of its own.
         ``effects="inside"`` says that all it does is in its transaction, so that it may be run as a shadow;
-        ``"outside"`` that it reaches further, so that it may not.
+        ``"outside"`` that it reaches further, so that it may not. ``compensate_on`` says at which ends its steps are
+        undone: when it is ``"cancelled"``, has passed its ``"deadline"``, or becomes a ``"dead_letter"``.
         """
         check_text(type_, "type", NAME_LIMIT)
         target = type_ if name is None else check_text(name, "name", NAME_LIMIT)
+        unknown = set(compensate_on) - set(COMPENSATE_ON)
+        if unknown or isinstance(compensate_on, str):
+            message = f"compensate_on takes some of {COMPENSATE_ON}, not {compensate_on!r}"
+            raise ConfigurationError(message)
 
         def register(function: F) -> F:
             if target in self._handlers:
@@ -115,8 +123,43 @@ class Redrive:
                 rules=self.rules if rules is None else (*rules, *self.rules),
                 on_dead_letter=on_dead_letter,
                 effects=effects,
+                compensate_on=tuple(compensate_on),
             )
             self.route(type_, target)
+            return function
+
+        return register
+
+    def compensation(
+        self,
+        *,
+        name: str | None = None,
+        retry: RetryPolicy | None = None,
+        rules: Sequence[Rule] | None = None,
+        on_dead_letter: DeadLetterHook | None = None,
+    ) -> Callable[[F], F]:
+        """Register the decorated function as one that undoes a step: ``ctx.step(…, compensate=it)``.
+
+        It is called with the step's result, and the context if it takes one, as an event of its own: with retries, and
+        a dead letter if it cannot be done. If it takes ``None`` as well (``Label | None``), it is also called for a
+        step that began and whose end nobody knows. ``name`` is what stays when the function is renamed.
+        """
+
+        def register(function: F) -> F:
+            target = f"compensate:{check_text(name or function.__name__, 'name', NAME_LIMIT - 11)}"
+            if target in self._handlers:
+                taken = self._handlers[target].name
+                message = f"a compensation named {name or function.__name__!r} is there ({taken}): give it name='…'"
+                raise ConfigurationError(message)
+            self._handlers[target] = handler_from(
+                function,
+                type_=COMPENSATE,
+                target=target,
+                retry=retry,
+                rules=self.rules if rules is None else (*rules, *self.rules),
+                on_dead_letter=on_dead_letter,
+                is_compensation=True,
+            )
             return function
 
         return register
@@ -250,7 +293,7 @@ class Redrive:
         """Make the rows of one publish without storing them."""
         options.setdefault("source", self._source)
         options.setdefault("generation", self._generation)
-        return new_events(self.clock, self._limits, self._targets.get(type_) or (type_,), type_, payload, options)
+        return new_events(self.clock, self.limits, self._targets.get(type_) or (type_,), type_, payload, options)
 
     # Working
 
@@ -286,6 +329,7 @@ class Redrive:
             retry=self.retry,
             retention=self.retention,
             new_events=self.new_events,
+            limits=self.limits,
             options=options,
         )
 
@@ -312,19 +356,24 @@ class Redrive:
         return await verify(self._store.trail(), noted or {})
 
     async def replay(
-        self, event_id: UUID, *, by: str, reason: str, generation: int | None = None, payload: Any = UNCHANGED
-    ) -> None:
+        self, event_id: UUID, *, by: str, reason: str, generation: int | None = None, payload: Any = UNCHANGED,
+        from_start: bool = False,
+    ) -> None:  # fmt: skip
         """Send a dead letter round again.
 
-        With ``payload`` it goes with an edited one: checked against today's handler, the original kept as a revision.
+        It goes on after the steps it has finished; ``from_start`` forgets them. One whose steps were undone starts anew
+        by itself; while they are being undone it is refused. With ``payload`` it goes with an edited one: checked
+        against today's handler, the original kept as a revision, the finished steps kept as well.
         Identity (id, keys, correlation, causation) cannot be edited.
         """
         await self.open()
         text = None if payload is UNCHANGED else await self._edited(event_id, payload)
-        await replay.replay(self._store, event_id, by=by, reason=reason, generation=generation, payload=text)
+        await replay.replay(
+            self._store, event_id, by=by, reason=reason, generation=generation, payload=text, from_start=from_start
+        )
 
     async def _edited(self, event_id: UUID, payload: Any) -> str:
-        text = encode(payload, self._limits)
+        text = encode(payload, self.limits)
         event = await self._store.event(event_id)
         if event is None:
             raise EventNotFound(f"there is no event {event_id}")
@@ -345,7 +394,9 @@ class Redrive:
         handler = self._handlers.get(event.target)
         if handler is None:
             raise Refused(f"nobody here handles {event.target!r}: run this with the app that does")
-        return await shadow(handler, event, self._store, self.new_events, self.retry, force=force)
+        return await shadow(
+            handler, event, self._store, self.new_events, self.retry, handlers=self._handlers, force=force
+        )
 
     # Redrives and groups
 
@@ -364,15 +415,20 @@ class Redrive:
         )  # fmt: skip
 
     async def start(
-        self, token: str, *, by: str, reason: str, release: Release | None = None, generation: int | None = None
-    ) -> Redriving:
-        """Start a planned redrive. The workers carry it on; ``redriving`` tells how it goes."""
+        self, token: str, *, by: str, reason: str, release: Release | None = None, generation: int | None = None,
+        from_start: bool = False,
+    ) -> Redriving:  # fmt: skip
+        """Start a planned redrive. The workers carry it on; ``redriving`` tells how it goes.
+
+        Its events go on after the steps they have finished; ``from_start`` forgets those.
+        """
         if generation is not None:
             check_whole(generation, "generation")
         await self.open()
         return await redrive.start(
             self._store, token, by=check_actor(by, "start"), reason=check_reason(reason, "start"),
             release=release or Release(), generation=generation, approval_above=self._approval_above,
+            from_start=from_start,
         )  # fmt: skip
 
     async def redriving(self, redrive_id: UUID) -> Redriving:

@@ -39,6 +39,9 @@ class Handler:
     rules: Sequence[Rule] = DEFAULT_RULES
     on_dead_letter: DeadLetterHook | None = None
     effects: str | None = None
+    compensate_on: tuple[str, ...] = ()
+    compensates: Callable[..., Any] | None = None
+    takes_none: bool = False
     decoder: Decoder[Any] = field(default_factory=Decoder)
     takes_context: bool = True
     is_async: bool = True
@@ -77,6 +80,8 @@ def handler_from(
     rules: Sequence[Rule],
     on_dead_letter: DeadLetterHook | None,
     effects: str | None = None,
+    compensate_on: tuple[str, ...] = (),
+    is_compensation: bool = False,
 ) -> Handler:
     """Read off a function's signature what it wants to be given."""
     parameters = [
@@ -95,6 +100,7 @@ def handler_from(
     except NameError as error:
         message = f"the annotations of {function.__qualname__} cannot be read ({error}): import the names they use"
         raise ConfigurationError(message) from error
+    wanted = hints.get(parameters[0].name, Any)
     return Handler(
         type=type_,
         target=target,
@@ -103,7 +109,10 @@ def handler_from(
         rules=rules,
         on_dead_letter=on_dead_letter,
         effects=effects,
-        decoder=Decoder(hints.get(parameters[0].name, Any)),
+        compensate_on=compensate_on,
+        compensates=function if is_compensation else None,
+        takes_none=wanted is None or type(None) in typing.get_args(wanted),
+        decoder=Decoder(wanted),
         takes_context=len(parameters) == 2,  # noqa: PLR2004
         is_async=inspect.iscoroutinefunction(function),
     )

@@ -201,6 +201,8 @@ class Event:
     failure_history: tuple[FailureCycle, ...]
     cancelled_by: str | None
     cancel_reason: str | None
+    compensation: str | None
+    steps_from: int
     created_at: datetime
     ended_at: datetime | None
     deleted_at: datetime | None

@@ -16,13 +16,14 @@ REASON_LIMIT: Final = 2_000
 
 
 async def replay(
-    store: Store, event_id: UUID, *, by: str, reason: str, generation: int | None, payload: str | None = None
-) -> None:
+    store: Store, event_id: UUID, *, by: str, reason: str, generation: int | None, payload: str | None = None,
+    from_start: bool = False,
+) -> None:  # fmt: skip
     """Send a dead letter round again, with an edited payload if one is given; the original is kept."""
     if generation is not None:
         check_whole(generation, "generation")
     who, why = check_actor(by, "replay"), check_reason(reason, "replay")
-    await store.replay(event_id, generation=generation, by=who, reason=why, payload=payload)
+    await store.replay(event_id, generation=generation, by=who, reason=why, payload=payload, from_start=from_start)
 
 
 async def cancel(store: Store, event_id: UUID, *, by: str, reason: str) -> None:

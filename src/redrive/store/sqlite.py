@@ -380,8 +380,9 @@ class SqliteStore:
     # What operators do
 
     async def replay(
-        self, event_id: UUID, *, generation: int | None, by: str, reason: str, payload: str | None = None
-    ) -> None:
+        self, event_id: UUID, *, generation: int | None, by: str, reason: str, payload: str | None = None,
+        from_start: bool = False,
+    ) -> None:  # fmt: skip
         """Replay a dead letter, with an edited payload if one is given: both or neither."""
 
         def job(connection: sqlite3.Connection, now: int) -> None:
@@ -395,9 +396,18 @@ class SqliteStore:
             redrive_id = str(self.clock.new_id())
             connection.execute(
                 "insert into redrive_redrive (id, state, selection, sentence, total, ready, planned_by, planned_at,"
-                " expires_at, started_by, started_at, reason, generation, max_in_flight)"
-                " values (?1, 'running', ?2, ?3, 1, 1, ?4, ?5, ?5 + 86400000000, ?4, ?5, ?6, ?7, 1)",
-                (redrive_id, f"id:{event_id}", f"one dead letter of {event.target}", by, now, reason, generation),
+                " expires_at, started_by, started_at, reason, generation, from_start, max_in_flight)"
+                " values (?1, 'running', ?2, ?3, 1, 1, ?4, ?5, ?5 + 86400000000, ?4, ?5, ?6, ?7, ?8, 1)",
+                (
+                    redrive_id,
+                    f"id:{event_id}",
+                    f"one dead letter of {event.target}",
+                    by,
+                    now,
+                    reason,
+                    generation,
+                    from_start,
+                ),
             )
             connection.execute(
                 "insert into redrive_redrive_item (redrive_id, position, event_id, cycle, fingerprint, state)"
@@ -421,6 +431,7 @@ class SqliteStore:
             write_trail(connection, OPERATOR, now, [(str(event_id), "cancelled", event.source, by, detail)])
 
         await self.writer.do(job)
+        self._wake()  # there may be something to undo
 
     async def discard(self, event_id: UUID, *, by: str, reason: str) -> None:
         await self._mark("discard", "discarded", event_id, by, reason)
@@ -821,12 +832,12 @@ def release_rows(
     connection: sqlite3.Connection, now: int, redrive_id: str, limit: int, stage: int, priority: int | None, chain: str
 ) -> list[tuple[str, str | None]]:
     """Send the next members of a redrive round again. Every replay goes through here, a single one too."""
-    by, reason, generation = connection.execute(
-        "select started_by, reason, generation from redrive_redrive where id = ?", (redrive_id,)
+    by, reason, generation, from_start = connection.execute(
+        "select started_by, reason, generation, from_start from redrive_redrive where id = ?", (redrive_id,)
     ).fetchone()
     for (other,) in connection.execute(_sql("redrive_unnoted").text, {"id": redrive_id, "limit": limit}).fetchall():
         note_outcomes(connection, now, other)
-    values = {"id": redrive_id, "limit": limit, "generation": generation}
+    values = {"id": redrive_id, "limit": limit, "generation": generation, "from_start": from_start}
     picked = connection.execute(_sql("redrive_pick").text, values).fetchall()
     going = [row for row in picked if row[6] is None]
     count_dead(connection, [row[1] for row in going], -1, now)
@@ -837,6 +848,7 @@ def release_rows(
         "priority": priority,
         "by": by,
         "reason": reason,
+        "from_start": from_start,
     }
     connection.executemany(_sql("redrive_release").text, [{**common, "event_id": row[1]} for row in going])
     connection.executemany(
@@ -854,7 +866,8 @@ def release_rows(
     write_trail(
         connection, chain, now,
         [(row[1], "replayed", row[3], by,
-          {"reason": reason, "generation": row[5], "cycle": row[4], "redrive": redrive_id}) for row in going],
+          {"reason": reason, "generation": row[5], "cycle": row[4], "redrive": redrive_id, "from_start": bool(row[7])})
+         for row in going],
     )  # fmt: skip
     return [(row[1], row[6]) for row in picked]
 

@@ -16,6 +16,8 @@ from (
             when exists (select from redrive.redrive_item i join redrive.redrive r on r.id = i.redrive_id
                          where i.event_id = outbox.id and i.state = 'ready' and r.state in ('running', 'paused', 'halted'))
                 then 'in another redrive'
+            when compensation = 'pending' then 'compensation under way'
+            when compensation = 'failed' then 'compensation failed'
             when safe_to_retry is false and not :unsafe::boolean then 'not safe to retry'
             when cycle >= :budget::int then 'replay budget spent'
             when cardinality(:targets::text[]) > 0 and target <> all(:targets::text[]) then 'handler unknown'

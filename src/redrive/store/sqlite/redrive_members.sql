@@ -19,6 +19,8 @@ from (
                          where i.event_id = redrive_outbox.id and i.state = 'ready'
                          and r.state in ('running', 'paused', 'halted'))
                 then 'in another redrive'
+            when compensation = 'pending' then 'compensation under way'
+            when compensation = 'failed' then 'compensation failed'
             when safe_to_retry = 0 and not :unsafe then 'not safe to retry'
             when cycle >= :budget then 'replay budget spent'
             when json_array_length(:targets) > 0 and target not in (select value from json_each(:targets))

@@ -4,13 +4,16 @@ select i.position, i.event_id, i.fingerprint, o.source, o.cycle + 1, coalesce(:g
             when o.status <> 'failed' then 'it is ' || o.status
             when o.deleted_at is not null then 'it was discarded'
             when o.cycle <> i.cycle then 'it was replayed by somebody else'
+            when o.compensation = 'pending' then 'its compensation is under way'
+            when o.compensation = 'failed' then 'its compensation failed, see to that first'
             when exists (select 1 from redrive_event_handled h
                          where h.target = o.target and h.idempotency_key = o.idempotency_key) then 'already handled'
             when o.retry_key is not null and (
                 exists (select 1 from redrive_outbox l where l.target = o.target and l.retry_key = o.retry_key
                         and l.status in ('pending', 'in_flight', 'blocked'))
                 or row_number() over (partition by o.target, o.retry_key order by i.position) > 1)
-                then 'another event with its retry key is under way' end
+                then 'another event with its retry key is under way' end,
+       :from_start or coalesce(o.compensation, '') = 'done'
 from (select * from redrive_redrive_item where redrive_id = :id and state = 'ready' order by position limit :limit) i
 left join redrive_outbox o on o.id = i.event_id
 order by i.position

@@ -45,6 +45,7 @@ create table redrive.redrive (
     started_at      timestamptz,
     reason          text,
     generation      bigint,
+    from_start      boolean not null default false,
     rate            float8,
     max_in_flight   int not null default 2000,
     ramp            int[] not null default '{}',
@@ -127,10 +128,13 @@ create function redrive.release(
     ), picked as materialized (
         select i.position, i.event_id, i.fingerprint, o.source, o.queue, o.cycle + 1 as next_cycle,
                coalesce(r.generation, o.generation) as generation,
+               r.from_start or coalesce(o.compensation, '') = 'done' as from_start,
                case when o.id is null then 'the event is gone'
                     when o.status <> 'failed' then 'it is ' || o.status
                     when o.deleted_at is not null then 'it was discarded'
                     when o.cycle <> i.cycle then 'it was replayed by somebody else'
+                    when o.compensation = 'pending' then 'its compensation is under way'
+                    when o.compensation = 'failed' then 'its compensation failed, see to that first'
                     when exists (select from redrive.event_handled h
                                  where h.target = o.target and h.idempotency_key = o.idempotency_key) then 'already handled'
                     when o.retry_key is not null and (
@@ -153,6 +157,9 @@ create function redrive.release(
             generation = coalesce(r.generation, o.generation), priority = coalesce(p_priority, o.priority),
             first_failed_at = null, last_error = null, error_class = null, error_type = null, safe_to_retry = null,
             fingerprint = null, ended_at = null,
+            -- what was undone cannot be resumed
+            steps_from = case when r.from_start or o.compensation = 'done' then o.cycle + 1 else o.steps_from end,
+            compensation = null,
             failure_history = redrive.with_cycle(o.failure_history, jsonb_build_object(
                 'cycle', o.cycle, 'attempts', o.attempts, 'lost_count', o.lost_count,
                 'first_failed_at', redrive.iso(o.first_failed_at), 'failed_at', redrive.iso(o.ended_at),
@@ -175,7 +182,7 @@ create function redrive.release(
     ), trailed as (
         select redrive.write_trail(p_chain, (select now from moment), array_agg(p.event_id), array_agg('replayed'::text),
             array_agg(p.source), array_agg(r.started_by), array_agg(json_build_object('reason', r.reason,
-            'generation', p.generation, 'cycle', p.next_cycle, 'redrive', p_redrive_id)::text))
+            'generation', p.generation, 'cycle', p.next_cycle, 'redrive', p_redrive_id, 'from_start', p.from_start)::text))
         from picked p, r where p.why is null
     ), woken as (
         select count(pg_notify('redrive', q.queue)) from (select distinct queue from picked where why is null) q
@@ -212,7 +219,7 @@ $$;
 
 -- A single replay is a redrive of one: the same path, the same trail, from Python and from psql.
 create function redrive.replay(
-    p_event_id uuid, p_generation bigint, p_by text, p_reason text, p_now timestamptz
+    p_event_id uuid, p_generation bigint, p_by text, p_reason text, p_now timestamptz, p_from_start boolean default false
 ) returns void language plpgsql as $$
 declare
     o         redrive.outbox%rowtype;
@@ -235,9 +242,9 @@ begin
     perform redrive.note_outcomes(i.redrive_id, p_now)
     from (select distinct x.redrive_id from redrive.redrive_item x where x.event_id = p_event_id and x.state = 'released') i;
     insert into redrive.redrive (id, state, selection, sentence, total, ready, planned_by, planned_at, expires_at,
-        started_by, started_at, reason, generation, max_in_flight)
+        started_by, started_at, reason, generation, from_start, max_in_flight)
     values (v_redrive, 'running', 'id:' || p_event_id, 'one dead letter of ' || o.target, 1, 1, p_by, v_now,
-        v_now + interval '1 day', p_by, v_now, p_reason, p_generation, 1);
+        v_now + interval '1 day', p_by, v_now, p_reason, p_generation, p_from_start, 1);
     insert into redrive.redrive_item (redrive_id, position, event_id, cycle, fingerprint, state)
     values (v_redrive, 1, p_event_id, o.cycle, o.fingerprint, 'ready');
     select r.why into v_why from redrive.release(v_redrive, 1, 0, null, 'operator', p_now) r;
