@@ -34,7 +34,7 @@ from redrive.payload import Limits
 from redrive.policy import RetryPolicy
 from redrive.redrive import Plan, Redriving, Release
 from redrive.retention import Retention
-from redrive.steps import Step
+from redrive.steps import Step, StepRecord
 from redrive.store.base import EventFilter
 from redrive.worker import Worker
 
@@ -76,6 +76,7 @@ __all__ = [
     "Event",
     "EventFilter",
     "Status",
+    "StepRecord",
     "TrailEntry",
     # errors
     "RedriveError",

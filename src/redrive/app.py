@@ -25,7 +25,7 @@ from redrive.replay import check_actor, check_reason
 from redrive.retention import Retention
 from redrive.selection import dead_letters, parse
 from redrive.shadow import Shadow, shadow
-from redrive.steps import COMPENSATE, COMPENSATE_ON, DEFAULT_COMPENSATE_ON
+from redrive.steps import COMPENSATE, COMPENSATE_ON, DEFAULT_COMPENSATE_ON, StepRecord, steps_of
 from redrive.store.base import EventFilter, Store
 from redrive.store.rows import first_of_each_key, postgres_values, published_from, sqlite_values, unanswered
 from redrive.store.sql import Statement, load
@@ -349,6 +349,11 @@ class Redrive:
         """Everything that was recorded of one event."""
         await self.open()
         return [entry async for entry in self._store.trail(event_id)]
+
+    async def steps(self, event_id: UUID) -> list[StepRecord]:
+        """Everything that one event has done in steps, in order."""
+        await self.open()
+        return await steps_of(self._store, event_id)
 
     async def verify_trail(self, noted: dict[str, tuple[int, str]] | None = None) -> Verdict:
         """Check every chain of the trail."""

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from datetime import datetime
-from inspect import isawaitable
+from inspect import isawaitable, iscoroutinefunction
 from typing import Any, TypeVar, Unpack, overload
 from uuid import UUID
 
@@ -16,7 +16,7 @@ from redrive.event import NewEvent, Options, Published
 from redrive.inbox import HandlerTransaction, Lease, mark_handled_in, mark_handled_in_sync
 from redrive.instant import from_micros
 from redrive.payload import DEFAULT_LIMITS, Limits, decode
-from redrive.steps import COMPENSATE, Begun, Compensation, Kept, Step, Steps, inside, read_result, shape_of
+from redrive.steps import COMPENSATE, Begun, Compensation, Steps, inside, read_result, shape_of
 from redrive.store.base import (
     ATTEMPTS,
     CAUSATION_ID,
@@ -170,9 +170,9 @@ class Context:
         a thread. ``compensate`` names the registered function (``@app.compensation``) that undoes the step.
         """
         begun = await self._begin(name, compensate)
-        if isinstance(begun, Kept):
-            return read_result(name, begun.result, shape_of(function, arguments, Step(name, "")).decoder)
         shape = shape_of(function, arguments, begun.step)
+        if begun.kept is not None:
+            return read_result(name, begun.kept, shape.decoder)
         with inside(name):
             value = await (shape.call() if shape.is_async else self._in_thread(shape.call))
             if isawaitable(value):
@@ -183,20 +183,19 @@ class Context:
         self, name: str, function: Callable[..., T], /, *arguments: Any, compensate: Callable[..., Any] | None = None
     ) -> T:
         """``step`` for ``def`` handlers: the function runs in the handler's own thread."""
+        if iscoroutinefunction(function) or _in_event_loop():
+            raise StepMisused(f"step {name!r} is asynchronous: make the handler `async def`, and `await ctx.step(…)`")
         loop = self._desk.loop
         begun = asyncio.run_coroutine_threadsafe(self._begin(name, compensate), loop).result()
-        if isinstance(begun, Kept):
-            shape = shape_of(function, arguments, Step(name, ""))
-            return read_result(name, begun.result, shape.decoder)  # type: ignore[no-any-return]
         shape = shape_of(function, arguments, begun.step)
-        if shape.is_async:
-            raise StepMisused(f"step {name!r} is asynchronous: await ctx.step(…) from an async handler")
+        if begun.kept is not None:
+            return read_result(name, begun.kept, shape.decoder)  # type: ignore[no-any-return]
         with inside(name):
             value = shape.call()
         finishing = self._the_steps().finish(begun, value, shape.decoder)
         return asyncio.run_coroutine_threadsafe(finishing, loop).result()  # type: ignore[no-any-return]
 
-    async def _begin(self, name: str, compensate: Callable[..., Any] | None) -> Kept | Begun:
+    async def _begin(self, name: str, compensate: Callable[..., Any] | None) -> Begun:
         if self._lease is not None and (self._lease.is_open or self._lease.settled):
             raise StepMisused(
                 f"step {name!r} comes after ctx.transaction(): that ends the event, so take the steps before it"
@@ -257,3 +256,12 @@ def _outcome(call: Callable[[], Any]) -> tuple[bool, Any]:
         return True, call()
     except BaseException as error:  # noqa: BLE001 - any shape of failure is the handler's failure
         return False, error
+
+
+def _in_event_loop() -> bool:
+    """Tell whether waiting here would keep the event loop from doing what is waited for."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

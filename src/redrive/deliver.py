@@ -111,7 +111,7 @@ def handler_from(
         effects=effects,
         compensate_on=compensate_on,
         compensates=function if is_compensation else None,
-        takes_none=wanted is None or type(None) in typing.get_args(wanted),
+        takes_none=type(None) in (wanted, *typing.get_args(wanted)),
         decoder=Decoder(wanted),
         takes_context=len(parameters) == 2,  # noqa: PLR2004
         is_async=inspect.iscoroutinefunction(function),

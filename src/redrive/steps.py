@@ -12,16 +12,18 @@ its steps, the last one first (migration ``0004_steps``).
 import asyncio
 import inspect
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any, Final
 from uuid import UUID
 
 from redrive.errors import ConfigurationError, LeaseLost, PayloadInvalid, StepMisused, StepPending
-from redrive.payload import DEFAULT_LIMITS, Decoder, Limits, check_text, encode
+from redrive.instant import from_micros, iso
+from redrive.payload import DEFAULT_LIMITS, Decoder, Limits, check_text, decode, encode
 from redrive.store.base import CYCLE, FENCE, ID, Row, Store
 
 COMPENSATE: Final = "redrive.compensate"
@@ -60,22 +62,15 @@ class Compensation:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A step that was finished by an earlier attempt."""
-
-    name: str
-    result: str
-
-
-@dataclass(frozen=True, slots=True)
 class Begun:
-    """A step that runs now."""
+    """A step that runs now, or has nothing left to do: ``kept`` is the result of an earlier attempt."""
 
     step: Step
     cycle: int
     position: int
     compensation: Compensation | None
     since: float
+    kept: str | None = None
 
 
 class Steps:
@@ -92,19 +87,19 @@ class Steps:
         self._last = 0
         self._names: set[str] = set()
 
-    async def begin(self, name: str, compensation: Compensation | None) -> Kept | Begun:
+    async def begin(self, name: str, compensation: Compensation | None) -> Begun:
         """Find the kept result of a step, or begin it."""
         self._take_name(name)
-        kept = await self._load()
-        found = kept.get(name)
-        if found is not None and found["state"] == "done":
-            return Kept(name, found["result"])
+        known = await self._load()
+        if name not in known:
+            self._last += 1
+        found = known.get(name) or {"cycle": self._row[CYCLE], "position": self._last, "result": None}
+        now = self._store.clock.monotonic()
+        begun = Begun(self._step(name), found["cycle"], found["position"], compensation, now, found["result"])
+        if begun.kept is not None:
+            return begun
         if self._shadow:
             raise StepPending(f"step {name!r} has not been done yet, and reaches outside: a shadow goes no further")
-        if found is None:
-            self._last += 1
-        cycle, position = (self._row[CYCLE], self._last) if found is None else (found["cycle"], found["position"])
-        begun = Begun(self._step(name), cycle, position, compensation, self._store.clock.monotonic())
         if compensation is not None and compensation.in_doubt:
             await self._write(begun, "started", None)
         return begun
@@ -156,6 +151,51 @@ class Steps:
             )  # fmt: skip
         if not written:
             raise LeaseLost(f"event {self._row[ID]} is no longer ours: step {begun.step.name!r} was not kept")
+
+
+# --- looking ---
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """A step as it is kept. ``forgotten``: of a cycle before the event was replayed from the start.
+
+    ``state`` is ``started`` (its end is not known), ``done``, ``compensating``, ``compensated`` or ``skipped`` (its
+    compensation was cancelled).
+    """
+
+    name: str
+    cycle: int
+    state: str
+    key: str
+    result: Any
+    compensation: str | None
+    compensation_id: UUID | None
+    forgotten: bool
+    started_at: datetime
+    ended_at: datetime | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain dict."""
+        shown = {each.name: getattr(self, each.name) for each in fields(self)}
+        at = {name: None if shown[name] is None else iso(shown[name]) for name in ("started_at", "ended_at")}
+        undone_by = None if self.compensation_id is None else str(self.compensation_id)
+        return {**shown, **at, "compensation_id": undone_by}
+
+
+async def steps_of(store: Store, event_id: UUID) -> list[StepRecord]:
+    """Read what an event has done, in order, forgotten steps of earlier cycles included."""
+    return [_record(row) for row in await store.ask("steps", id=event_id)]
+
+
+def _record(row: Mapping[str, Any]) -> StepRecord:
+    values = {each.name: row[each.name] for each in fields(StepRecord)}
+    for name in ("started_at", "ended_at"):
+        values[name] = from_micros(values[name]) if isinstance(values[name], int) else values[name]
+    values["result"] = None if row["result"] is None else decode(row["result"])
+    values["compensation_id"] = None if row["compensation_id"] is None else UUID(str(row["compensation_id"]))
+    values["forgotten"] = bool(row["forgotten"])
+    return StepRecord(**values)
 
 
 # --- functions ---

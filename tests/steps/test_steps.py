@@ -268,6 +268,18 @@ async def test_a_thread_takes_steps_too(app: Redrive) -> None:
     assert seen == [Money(3)] * 2
 
 
+async def test_a_step_in_a_step_is_refused_in_a_thread_too(app: Redrive) -> None:
+    @app.handler("t")
+    def handle(payload: None, ctx: Context) -> None:
+        ctx.step_sync("outer", lambda: ctx.step_sync("inner", lambda: 1))
+
+    event = await ended(app, (await app.publish("t")).id)
+
+    assert (event.status, event.attempts) == (Status.FAILED, 1)
+    assert event.last_error is not None
+    assert "step 'inner' is inside step 'outer'" in event.last_error
+
+
 async def test_a_failed_step_keeps_nothing_and_its_error_is_the_attempts(app: Redrive) -> None:
     def work() -> None:
         raise StopIteration("of all things")  # would confuse a future
@@ -357,6 +369,10 @@ async def _in_transaction(ctx: Context) -> None:
         await ctx.step("one", lambda: 1)
 
 
+async def _sync_in_async(ctx: Context) -> None:
+    ctx.step_sync("one", lambda: 1)
+
+
 async def _unreadable(ctx: Context) -> None:
     def returns_nothing_known() -> Nowhere:  # type: ignore[name-defined]  # noqa: F821
         return 1
@@ -375,6 +391,7 @@ async def _unreadable(ctx: Context) -> None:
         (_not_what_it_says, "the result of step 'one' does not fit Label"),
         (_unregistered, "put @app.compensation"),
         (_in_transaction, "step 'one' comes after ctx.transaction()"),
+        (_sync_in_async, "make the handler `async def`, and `await ctx.step(…)`"),
         (_unreadable, "the annotations of step 'one' cannot be read"),
     ],
 )

@@ -48,19 +48,14 @@ class Done:
         }
 
 
-async def act(
-    app: Redrive, verb: Verb, events: Sequence[Event], *, by: str, reason: str, generation: int | None = None
-) -> list[Done]:
-    """Do the same to each of the events."""
-    return [await _one(app, verb, event, by, reason, generation) for event in events]
+async def act(app: Redrive, verb: Verb, events: Sequence[Event], *, by: str, reason: str, **options: Any) -> list[Done]:
+    """Do the same to each of the events; a replay has further ``options`` (``generation``, ``from_start``)."""
+    return [await _one(app, verb, event, by=by, reason=reason, **options) for event in events]
 
 
-async def _one(app: Redrive, verb: Verb, event: Event, by: str, reason: str, generation: int | None) -> Done:
+async def _one(app: Redrive, verb: Verb, event: Event, **options: Any) -> Done:
     try:
-        if verb == "replay":
-            await app.replay(event.id, by=by, reason=reason, generation=generation)
-        else:
-            await getattr(app, verb)(event.id, by=by, reason=reason)
+        await getattr(app, verb)(event.id, **options)
     except (Refused, EventNotFound) as error:
         return Done(event, verb, str(error))
     return Done(event, verb)

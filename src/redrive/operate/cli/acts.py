@@ -1,6 +1,6 @@
 """`redrive replay`, `redrive purge`, and how every act on events is told."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -35,12 +35,18 @@ def replay(
     generation: Annotated[
         int | None, typer.Option("--generation", "-g", help="Hand it to handlers as this generation.")
     ] = None,
+    from_start: Annotated[
+        bool, typer.Option("--from-start", help="Forget the finished steps; go on after them otherwise.")
+    ] = False,
     by: ByOption = None,
     output: OutputOption = Output.TABLE,
     url: UrlOption = None,
 ) -> None:
     """Send dead letters round again, in place: their identity and the history of failures stay."""
-    act_and_tell(url_from(ctx, url), "replay", ids, by=by, reason=reason, output=output, generation=generation)
+    act_and_tell(
+        url_from(ctx, url), "replay", ids, by=by, reason=reason, output=output, generation=generation,
+        from_start=from_start,
+    )  # fmt: skip
 
 
 def act_and_tell(
@@ -51,20 +57,20 @@ def act_and_tell(
     by: str | None,
     reason: str | None,
     output: Output,
-    generation: int | None = None,
+    **options: Any,
 ) -> None:
     """Do it to every event named, then say how each went. An unknown id stops everything before it begins."""
     why, who, named = reason_from(reason, verb), actor(by), ids_from(ids)
-    outcomes = run(_act(url, verb, named, who, why, generation))
+    outcomes = run(_act(url, verb, named, by=who, reason=why, **options))
     show.told(outcomes, output)
     if any(done.refused for done in outcomes):
         raise typer.Exit(Code.REFUSED)
 
 
-async def _act(url: str, verb: Verb, ids: list[str], by: str, reason: str, generation: int | None) -> list[Done]:
+async def _act(url: str, verb: Verb, ids: list[str], **options: Any) -> list[Done]:
     async with existing(url) as app:
         events = await found(app, ids)
-        return await actions.act(app, verb, events, by=by, reason=reason, generation=generation)
+        return await actions.act(app, verb, events, **options)
 
 
 def purge(
