@@ -14,7 +14,7 @@ from redrive.clock import Clock, SystemClock
 from redrive.deliver import DeadLetterHook, Handler, handler_from
 from redrive.duration import parse_duration
 from redrive.errors import ConfigurationError, EventNotFound, MissingDriver, PayloadInvalid, Refused
-from redrive.event import Event, NewEvent, Options, Published, TrailEntry
+from redrive.event import COMPENSATE, Event, NewEvent, Options, Published, TrailEntry
 from redrive.group import Group
 from redrive.instant import to_micros
 from redrive.payload import Limits, check_text, check_whole, encode
@@ -25,7 +25,7 @@ from redrive.replay import check_actor, check_reason
 from redrive.retention import Retention
 from redrive.selection import dead_letters, parse
 from redrive.shadow import Shadow, shadow
-from redrive.steps import COMPENSATE, COMPENSATE_ON, DEFAULT_COMPENSATE_ON, StepRecord, steps_of
+from redrive.steps import COMPENSATE_ON, DEFAULT_COMPENSATE_ON, StepRecord, steps_of
 from redrive.store.base import EventFilter, Store
 from redrive.store.rows import first_of_each_key, postgres_values, published_from, sqlite_values, unanswered
 from redrive.store.sql import Statement, load

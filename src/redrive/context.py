@@ -12,11 +12,11 @@ from uuid import UUID
 
 from redrive.deliver import Handler
 from redrive.errors import StepMisused
-from redrive.event import NewEvent, Options, Published
+from redrive.event import COMPENSATE, NewEvent, Options, Published
 from redrive.inbox import HandlerTransaction, Lease, mark_handled_in, mark_handled_in_sync
 from redrive.instant import from_micros
 from redrive.payload import DEFAULT_LIMITS, Limits, decode
-from redrive.steps import COMPENSATE, Begun, Compensation, Steps, inside, read_result, shape_of
+from redrive.steps import Begun, Compensation, Steps, inside, read_result, shape_of
 from redrive.store.base import (
     ATTEMPTS,
     CAUSATION_ID,

@@ -24,6 +24,7 @@ __all__ = [
     "Outcome",
     "ErrorClass",
     "Priority",
+    "COMPENSATE",
     "TRAIL_KINDS",
     # going in
     "Options",
@@ -37,6 +38,9 @@ __all__ = [
     "Event",
     "TrailEntry",
 ]
+
+COMPENSATE: Final = "redrive.compensate"
+"""The type of the events that undo a step."""
 
 HISTORY_LIMIT: Final = 20
 """Cycles kept in ``failure_history``; older ones are dropped and counted (O12)."""

@@ -26,9 +26,6 @@ from redrive.instant import from_micros, iso
 from redrive.payload import DEFAULT_LIMITS, Decoder, Limits, check_text, decode, encode
 from redrive.store.base import CYCLE, FENCE, ID, Row, Store
 
-COMPENSATE: Final = "redrive.compensate"
-"""The type of the events that undo a step."""
-
 COMPENSATE_ON: Final = ("cancelled", "deadline", "dead_letter")
 DEFAULT_COMPENSATE_ON: Final = ("cancelled", "deadline")
 """A dead letter waits for somebody to look, who may replay it: undoing it must be asked for."""

@@ -32,7 +32,9 @@ async def app(store_url: str) -> AsyncIterator[Redrive]:
 class Saga:
     """Three steps, each with its undoing; then something that may fail."""
 
-    def __init__(self, app: Redrive, *, undo_retry: RetryPolicy | None = None, **options: Any) -> None:
+    def __init__(
+        self, app: Redrive, *, undo_retry: RetryPolicy | None = None, transactional: bool = False, **options: Any
+    ) -> None:
         self.log: list[str] = []
         self.fails: BaseException | None = ValueError("no")
         self.undo_fails: dict[str, int] = {}
@@ -47,6 +49,10 @@ class Saga:
         @app.compensation(retry=undo_retry)
         async def undo(key: str, ctx: Context) -> None:
             name = ctx.headers["step"]
+            if transactional:
+                async with ctx.transaction():
+                    self.log.append(f"undo {name}")
+                return
             assert ctx.idempotency_key == key  # what the step told the other side
             if self.undo_fails.get(name, 0) > 0:
                 self.undo_fails[name] -= 1
@@ -102,6 +108,15 @@ async def test_a_dead_letter_that_asked_for_it_is_undone_in_reverse_order(app: R
         assert each.status is Status.DELIVERED
         assert (each.correlation_id, each.causation_id) == (str(published.id), str(published.id))
         assert each.subject == "order/7"
+
+
+@pytest.mark.req("W9")
+async def test_a_compensation_may_end_itself_in_its_own_transaction(app: Redrive) -> None:
+    saga = Saga(app, transactional=True, compensate_on=ALWAYS)
+
+    await settled(app, (await app.publish("saga")).id, "done")
+
+    assert saga.log[3:] == ["undo c", "undo b", "undo a"]
 
 
 @pytest.mark.req("W9")
@@ -194,6 +209,20 @@ async def test_a_passed_deadline_is_undone_by_default_and_other_dead_letters_are
 
     assert (await settled(app, early.id, None)).status is Status.FAILED
     assert [line for line in saga.log if line.startswith("undo")] == ["undo c", "undo b", "undo a"]
+
+
+class DeadlinePassed(TimeoutError):
+    """Named like the one that ends an event at its deadline."""
+
+
+@pytest.mark.req("W9")
+async def test_an_error_that_names_the_deadline_is_enough(app: Redrive) -> None:
+    saga = Saga(app)
+    saga.fails = DeadlinePassed("the handler's own deadline, which the row does not know")
+
+    await settled(app, (await app.publish("saga")).id, "done")
+
+    assert saga.log[3:] == ["undo c", "undo b", "undo a"]
 
 
 @pytest.mark.req("W9")

@@ -26,6 +26,7 @@ from redrive.errors import (
     StoreUnavailable,
 )
 from redrive.event import (
+    COMPENSATE,
     Event,
     NewEvent,
     Published,
@@ -41,6 +42,7 @@ from redrive.store.base import (
     ID,
     LOST_COUNT,
     SOURCE,
+    TYPE,
     EventFilter,
     Finished,
     Lane,
@@ -654,7 +656,7 @@ class SqliteTransaction:
 
     async def deliver(self, event_id: Any, fence: int) -> bool:
         values = {"id": str(event_id), "fence": fence, "now": self._now}
-        return await self._run(lambda: self.connection.execute(_sql("deliver").text, values).rowcount == 1)
+        return await self._run(lambda: self.connection.execute(_sql("deliver_named").text, values).rowcount == 1)
 
     async def run(self, verb: str, clauses: Sequence[str] = (), **values: Any) -> list[dict[str, Any]]:
         """Run one of our statements."""
@@ -752,8 +754,12 @@ def publish_rows(connection: sqlite3.Connection, events: Sequence[NewEvent], now
 
 
 def _deliver_rows(connection: sqlite3.Connection, now: int, rows: Sequence[Row]) -> list[Any]:
-    text = _sql("deliver").ordered(("now", "id", "fence"))
-    done = connection.executemany(text, [(now, row[ID], row[FENCE]) for row in rows]).rowcount
+    order = ("now", "id", "fence")
+    plain = [(now, row[ID], row[FENCE]) for row in rows if row[TYPE] != COMPENSATE]
+    named = [(now, row[ID], row[FENCE]) for row in rows if row[TYPE] == COMPENSATE] if len(plain) < len(rows) else []
+    done = connection.executemany(_sql("deliver").ordered(order), plain).rowcount if plain else 0
+    if named:
+        done += connection.executemany(_sql("deliver_named").ordered(order), named).rowcount
     if done == len(rows):
         return []
     # Rare: some leases were lost. Say which.

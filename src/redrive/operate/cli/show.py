@@ -16,13 +16,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from redrive.event import Event, Status
+from redrive.event import COMPENSATE, Event, Status
 from redrive.operate.actions import DONE, Done
 from redrive.operate.cli.shared import Output
 from redrive.operate.cli.text import clean, clock_time, day, one_line, times, when
 from redrive.operate.views import Step, Timeline
 from redrive.redrive import Redriving
-from redrive.steps import COMPENSATE, StepRecord
+from redrive.steps import StepRecord
 
 _SHORTEST_ID: Final = 13  # the whole millisecond of a time-ordered id
 _ERROR_LENGTH: Final = 200

@@ -54,8 +54,8 @@ begin
     where s.event_id = new.id and s.cycle >= new.steps_from and s.state in ('started', 'done')
       and s.compensation_id is not null
       and case when new.status = 'cancelled' then 'cancelled'
-               when new.error_class = 'timed_out'
-                    and (new.ended_at >= new.deadline_at or new.last_error like '%deadline%') then 'deadline'
+               when new.error_type like '%DeadlinePassed'
+                    or (new.error_class = 'timed_out' and new.ended_at >= new.deadline_at) then 'deadline'
                else 'dead_letter' end = any(string_to_array(s.compensate_on, ','));
     if found then
         update redrive.outbox set compensation = 'pending' where id = new.id;

@@ -5,7 +5,9 @@
 -- A step counts from the cycle in redrive_outbox.steps_from on; a replay from the start moves that, and older ones stay
 -- to be seen. Compensations are events (type redrive.compensate), one a step, the last step first: the triggers below
 -- publish the first in the transaction that ends an event, and the next in the one that ends a compensation.
--- Differs from PostgreSQL: the triggers do all of it themselves, there are no functions.
+-- Differs from PostgreSQL: the triggers do all of it themselves, there are no functions. They are bound to columns that a
+-- claim and a delivery do not name: bound to the status they would cost 6 µs in each of those (16 instead of 10).
+-- Whatever ends an event otherwise names one of them; see deliver_named.sql for compensations that are delivered.
 
 create table redrive_step (
     event_id        text not null,
@@ -26,7 +28,7 @@ create table redrive_step (
 create unique index redrive_step_compensation on redrive_step (compensation_id) where compensation_id is not null;
 
 -- An event has ended without being delivered: undo its steps, where they asked for that.
-create trigger redrive_outbox_compensate after update of status on redrive_outbox
+create trigger redrive_outbox_compensate after update of error_class, cancel_reason on redrive_outbox
 when new.status in ('failed', 'cancelled') and old.status <> new.status and new.type <> 'redrive.compensate'
      and exists (select 1 from redrive_step where event_id = new.id)
 begin
@@ -34,8 +36,8 @@ begin
     where event_id = new.id and cycle >= new.steps_from and state in ('started', 'done') and compensation_id is not null
       and instr(',' || compensate_on || ',', ',' ||
           case when new.status = 'cancelled' then 'cancelled'
-               when new.error_class = 'timed_out'
-                    and (new.ended_at >= new.deadline_at or new.last_error like '%deadline%') then 'deadline'
+               when new.error_type like '%DeadlinePassed'
+                    or (new.error_class = 'timed_out' and new.ended_at >= new.deadline_at) then 'deadline'
                else 'dead_letter' end || ',') > 0;
     update redrive_outbox set compensation = 'pending'
     where id = new.id and exists (select 1 from redrive_step where event_id = new.id and state = 'compensating');
@@ -51,7 +53,7 @@ begin
 end;
 
 -- A compensation has ended. One that was cancelled has been seen to by whoever cancelled it.
-create trigger redrive_outbox_compensated after update of status on redrive_outbox
+create trigger redrive_outbox_compensated after update of compensation, cancel_reason on redrive_outbox
 when new.type = 'redrive.compensate' and old.status <> new.status and new.status in ('delivered', 'cancelled')
 begin
     update redrive_step set state = case new.status when 'delivered' then 'compensated' else 'skipped' end
@@ -71,7 +73,7 @@ begin
 end;
 
 -- A compensation stands in quarantine, or has left it.
-create trigger redrive_outbox_compensation_failed after update of status on redrive_outbox
+create trigger redrive_outbox_compensation_failed after update of error_class on redrive_outbox
 when new.type = 'redrive.compensate' and old.status <> new.status and (new.status = 'failed' or old.status = 'failed')
 begin
     update redrive_outbox set compensation = case new.status when 'failed' then 'failed' else 'pending' end
