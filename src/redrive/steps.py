@@ -139,13 +139,17 @@ class Steps:
     async def _write(self, begun: Begun, state: str, result: str | None) -> None:
         undo = begun.compensation
         clock = self._store.clock
+        values: dict[str, Any] = {
+            "id": UUID(str(self._row[ID])), "fence": self._row[FENCE], "cycle": begun.cycle, "name": begun.step.name,
+            "position": begun.position, "state": state, "key": begun.step.key, "result": result,
+            "compensation": undo.target if undo else None, "compensation_id": clock.new_id() if undo else None,
+            "compensate_on": ",".join(undo.on) if undo else "", "seconds": max(0.0, clock.monotonic() - begun.since),
+        }  # fmt: skip
         async with self._store.transaction() as tx:
-            written = await tx.run(
-                "step_write", id=UUID(str(self._row[ID])), fence=self._row[FENCE], cycle=begun.cycle,
-                name=begun.step.name, position=begun.position, state=state, key=begun.step.key, result=result,
-                compensation=undo.target if undo else None, compensation_id=clock.new_id() if undo else None,
-                compensate_on=",".join(undo.on) if undo else "", seconds=max(0.0, clock.monotonic() - begun.since),
-            )  # fmt: skip
+            written = await tx.run("step_write", **values)
+            if not written and undo is not None and state == "done":
+                # Cancelled while the function ran: its effect came too late for the compensations, so it gets its own.
+                await tx.run("step_late", now_cycle=self._row[CYCLE], **values)
         if not written:
             raise LeaseLost(f"event {self._row[ID]} is no longer ours: step {begun.step.name!r} was not kept")
 

@@ -82,10 +82,10 @@ def saga_on(url: str, world: str, ending: str) -> Redrive:
 
     @app.compensation(retry=RetryPolicy(base_delay=0.01, max_delay=0.01))
     async def undo(key: str | None, ctx: Context) -> None:
-        assert key in (None, ctx.idempotency_key)
+        assert key in (None, ctx.headers["step-key"])
         point()
         act("insert into undone (key, event, name) values (?, ?, ?)",
-            ctx.idempotency_key, ctx.causation_id, ctx.headers["step"])  # fmt: skip
+            ctx.headers["step-key"], ctx.causation_id, ctx.headers["step"])  # fmt: skip
         point()
 
     @app.handler("saga", compensate_on=("cancelled", "dead_letter"))

@@ -24,16 +24,25 @@ create table redrive.step (
 );
 create unique index step_compensation on redrive.step (compensation_id) where compensation_id is not null;
 
+-- Say how an event has ended, in the words of compensate_on.
+create function redrive.ending(o redrive.outbox) returns text language sql immutable as $$
+    select case when o.status = 'cancelled' then 'cancelled'
+                when o.error_type like '%DeadlinePassed'
+                    or (o.error_class = 'timed_out' and o.ended_at >= o.deadline_at) then 'deadline'
+                else 'dead_letter' end
+$$;
+
 -- Publish the compensation of the last step that waits for one; when none is left, the event is compensated.
 create function redrive.compensate_next(p_event_id uuid, p_ended_at timestamptz) returns void language plpgsql as $$
 declare
     v_queue text;
 begin
+    perform from redrive.outbox where id = p_event_id for update;  -- one at a time: a late step may come in
     insert into redrive.outbox (
         id, type, source, target, subject, payload, headers, idempotency_key, correlation_id, causation_id, queue,
         priority, due_at, generation, created_at)
     select s.compensation_id, 'redrive.compensate', o.source, s.compensation, o.subject, coalesce(s.result, 'null'),
-           json_build_object('step', s.name), s.key, coalesce(o.correlation_id, o.id::text), o.id::text, o.queue,
+           json_build_object('step', s.name, 'step-key', s.key), s.compensation_id::text, coalesce(o.correlation_id, o.id::text), o.id::text, o.queue,
            o.priority, m.now, o.generation, m.now
     from (select * from redrive.step x where x.event_id = p_event_id and x.state = 'compensating'
           order by x.position desc, x.started_at desc limit 1) s
@@ -53,10 +62,7 @@ begin
     update redrive.step s set state = 'compensating'
     where s.event_id = new.id and s.cycle >= new.steps_from and s.state in ('started', 'done')
       and s.compensation_id is not null
-      and case when new.status = 'cancelled' then 'cancelled'
-               when new.error_type like '%DeadlinePassed'
-                    or (new.error_class = 'timed_out' and new.ended_at >= new.deadline_at) then 'deadline'
-               else 'dead_letter' end = any(string_to_array(s.compensate_on, ','));
+      and redrive.ending(new) = any(string_to_array(s.compensate_on, ','));
     if found then
         update redrive.outbox set compensation = 'pending' where id = new.id;
         perform redrive.compensate_next(new.id, new.ended_at);
@@ -82,6 +88,19 @@ begin
     end if;
     return null;
 end $$;
+
+-- A step was finished after its event had ended: the others are being undone or are undone already.
+create function redrive.compensate_late() returns trigger language plpgsql as $$
+begin
+    update redrive.outbox set compensation = 'pending'
+    where id = new.event_id and coalesce(compensation, 'done') = 'done';
+    if found then
+        perform redrive.compensate_next(new.event_id, new.ended_at);
+    end if;
+    return null;
+end $$;
+create trigger step_compensate_late after insert on redrive.step for each row
+    when (new.state = 'compensating') execute function redrive.compensate_late();
 
 -- Named conditions, so that a claim and a delivery cost a comparison and no call.
 create trigger outbox_compensate after update of status on redrive.outbox for each row

@@ -45,7 +45,7 @@ begin
         id, type, source, target, subject, payload, headers, idempotency_key, correlation_id, causation_id, queue,
         priority, due_at, generation, created_at)
     select s.compensation_id, 'redrive.compensate', o.source, s.compensation, o.subject, coalesce(s.result, 'null'),
-           json_object('step', s.name), s.key, coalesce(o.correlation_id, o.id), o.id, o.queue, o.priority,
+           json_object('step', s.name, 'step-key', s.key), s.compensation_id, coalesce(o.correlation_id, o.id), o.id, o.queue, o.priority,
            new.ended_at, o.generation, new.ended_at
     from redrive_step s join redrive_outbox o on o.id = s.event_id
     where s.state = 'compensating' and s.event_id = new.id
@@ -62,7 +62,7 @@ begin
         id, type, source, target, subject, payload, headers, idempotency_key, correlation_id, causation_id, queue,
         priority, due_at, generation, created_at)
     select s.compensation_id, 'redrive.compensate', o.source, s.compensation, o.subject, coalesce(s.result, 'null'),
-           json_object('step', s.name), s.key, coalesce(o.correlation_id, o.id), o.id, o.queue, o.priority,
+           json_object('step', s.name, 'step-key', s.key), s.compensation_id, coalesce(o.correlation_id, o.id), o.id, o.queue, o.priority,
            new.ended_at, o.generation, new.ended_at
     from redrive_step s join redrive_outbox o on o.id = s.event_id
     where s.state = 'compensating' and s.event_id = (select event_id from redrive_step where compensation_id = new.id)
@@ -70,6 +70,24 @@ begin
     update redrive_outbox set compensation = 'done'
     where id = (select event_id from redrive_step where compensation_id = new.id)
       and not exists (select 1 from redrive_step s where s.event_id = redrive_outbox.id and s.state = 'compensating');
+end;
+
+-- A step was finished after its event had ended: the others are being undone or are undone already.
+create trigger redrive_step_compensate_late after insert on redrive_step
+when new.state = 'compensating'
+begin
+    insert into redrive_outbox (
+        id, type, source, target, subject, payload, headers, idempotency_key, correlation_id, causation_id, queue,
+        priority, due_at, generation, created_at)
+    select s.compensation_id, 'redrive.compensate', o.source, s.compensation, o.subject, coalesce(s.result, 'null'),
+           json_object('step', s.name, 'step-key', s.key), s.compensation_id, coalesce(o.correlation_id, o.id), o.id, o.queue, o.priority,
+           new.ended_at, o.generation, new.ended_at
+    from redrive_step s join redrive_outbox o on o.id = s.event_id
+    where s.state = 'compensating' and s.event_id = new.event_id
+      and coalesce(o.compensation, 'done') = 'done'
+    order by s.position desc, s.started_at desc limit 1;
+    update redrive_outbox set compensation = 'pending'
+    where id = new.event_id and coalesce(compensation, 'done') = 'done';
 end;
 
 -- A compensation stands in quarantine, or has left it.
