@@ -36,6 +36,7 @@ CLAIMED = {
     "H5": "dead letters can be queried, and only their time-to-live removes them",
     "B4": "a worker whose lease ran out can settle nothing",
     "B5": "a snapshot held open does not slow the claims down",
+    "B10": "finished steps are kept, and a retry or a replay goes on after them",
     "B7": "the trail is hash-chained, and a command checks it",
 }
 

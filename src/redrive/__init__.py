@@ -23,6 +23,7 @@ from redrive.errors import (
     RedriveError,
     Refused,
     Rejected,
+    StepMisused,
     StoreUnavailable,
     TerminalHandlerError,
 )
@@ -34,6 +35,7 @@ from redrive.payload import Limits
 from redrive.policy import RetryPolicy
 from redrive.redrive import Plan, Redriving, Release
 from redrive.retention import Retention
+from redrive.steps import Step, StepRecord
 from redrive.store.base import EventFilter
 from redrive.worker import Worker
 
@@ -50,6 +52,7 @@ __all__ = [
     # being handled
     "Worker",
     "Context",
+    "Step",
     "Work",
     # saying how it failed
     "HandlerError",
@@ -75,6 +78,7 @@ __all__ = [
     "Event",
     "EventFilter",
     "Status",
+    "StepRecord",
     "TrailEntry",
     # errors
     "RedriveError",
@@ -82,6 +86,7 @@ __all__ = [
     "StoreUnavailable",
     "LeaseLost",
     "AlreadyHandled",
+    "StepMisused",
     "EventNotFound",
     "Refused",
     "PayloadRefused",

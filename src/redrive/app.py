@@ -14,7 +14,7 @@ from redrive.clock import Clock, SystemClock
 from redrive.deliver import DeadLetterHook, Handler, handler_from
 from redrive.duration import parse_duration
 from redrive.errors import ConfigurationError, EventNotFound, MissingDriver, PayloadInvalid, Refused
-from redrive.event import Event, NewEvent, Options, Published, TrailEntry
+from redrive.event import COMPENSATE, Event, NewEvent, Options, Published, TrailEntry
 from redrive.group import Group
 from redrive.instant import to_micros
 from redrive.ordering import HeldKey, InLine
@@ -26,6 +26,7 @@ from redrive.replay import check_actor, check_reason
 from redrive.retention import Retention
 from redrive.selection import dead_letters, parse
 from redrive.shadow import Shadow, shadow
+from redrive.steps import COMPENSATE_ON, DEFAULT_COMPENSATE_ON, StepRecord, steps_of
 from redrive.store import listing
 from redrive.store.base import EventFilter, Store
 from redrive.store.listing import Page
@@ -35,6 +36,7 @@ from redrive.trail import Verdict, verify
 from redrive.worker import Worker, WorkerOptions
 
 Draft = tuple[str, Any] | tuple[str, Any, Options]
+CompensateOn = Literal["cancelled", "deadline", "dead_letter"]
 UNCHANGED: Final = object()
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -71,7 +73,7 @@ class Redrive:
         self.retention.check()
         self._source = check_text(source, "source", NAME_LIMIT)
         self._generation = check_whole(generation, "generation")
-        self._limits = limits or Limits()
+        self.limits = limits or Limits()
         self._notify = notify
         self.approval_above = approval_above
         self._handlers: dict[str, Handler] = {}
@@ -95,6 +97,7 @@ class Redrive:
         on_dead_letter: DeadLetterHook | None = None,
         effects: Literal["inside", "outside"] | None = None,
         on_failed: Literal["block", "pass"] = "block",
+        compensate_on: Sequence[CompensateOn] = DEFAULT_COMPENSATE_ON,
     ) -> Callable[[F], F]:
         """Register the decorated function for events of a type.
 
@@ -103,11 +106,17 @@ class Redrive:
         ``effects="inside"`` says that all it does is in its transaction, so that it may be run as a shadow;
         ``"outside"`` that it reaches further, so that it may not. ``on_failed`` is about ordering keys: a dead letter
         holds up the later events of its key (``"block"``) until somebody acts, or lets them pass (``"pass"``).
+        ``compensate_on`` says at which ends its steps are undone: when it is ``"cancelled"``, has passed its
+        ``"deadline"``, or becomes a ``"dead_letter"``.
         """
         if on_failed not in ("block", "pass"):
             raise ConfigurationError(f'on_failed is "block" or "pass", not {on_failed!r}')
         check_text(type_, "type", NAME_LIMIT)
         target = type_ if name is None else check_text(name, "name", NAME_LIMIT)
+        unknown = set(compensate_on) - set(COMPENSATE_ON)
+        if unknown or isinstance(compensate_on, str):
+            message = f"compensate_on takes some of {COMPENSATE_ON}, not {compensate_on!r}"
+            raise ConfigurationError(message)
 
         def register(function: F) -> F:
             if target in self._handlers:
@@ -123,8 +132,43 @@ class Redrive:
                 on_dead_letter=on_dead_letter,
                 effects=effects,
                 on_failed=on_failed,
+                compensate_on=tuple(compensate_on),
             )
             self.route(type_, target)
+            return function
+
+        return register
+
+    def compensation(
+        self,
+        *,
+        name: str | None = None,
+        retry: RetryPolicy | None = None,
+        rules: Sequence[Rule] | None = None,
+        on_dead_letter: DeadLetterHook | None = None,
+    ) -> Callable[[F], F]:
+        """Register the decorated function as one that undoes a step: ``ctx.step(…, compensate=it)``.
+
+        It is called with the step's result, and the context if it takes one, as an event of its own: with retries, and
+        a dead letter if it cannot be done. If it takes ``None`` as well (``Label | None``), it is also called for a
+        step that began and whose end nobody knows. ``name`` is what stays when the function is renamed.
+        """
+
+        def register(function: F) -> F:
+            target = f"compensate:{check_text(name or function.__name__, 'name', NAME_LIMIT - 11)}"
+            if target in self._handlers:
+                taken = self._handlers[target].name
+                message = f"a compensation named {name or function.__name__!r} is there ({taken}): give it name='…'"
+                raise ConfigurationError(message)
+            self._handlers[target] = handler_from(
+                function,
+                type_=COMPENSATE,
+                target=target,
+                retry=retry,
+                rules=self.rules if rules is None else (*rules, *self.rules),
+                on_dead_letter=on_dead_letter,
+                is_compensation=True,
+            )
             return function
 
         return register
@@ -258,7 +302,7 @@ class Redrive:
         """Make the rows of one publish without storing them."""
         options.setdefault("source", self._source)
         options.setdefault("generation", self._generation)
-        return new_events(self.clock, self._limits, self._targets.get(type_) or (type_,), type_, payload, options)
+        return new_events(self.clock, self.limits, self._targets.get(type_) or (type_,), type_, payload, options)
 
     # Working
 
@@ -299,6 +343,7 @@ class Redrive:
             retry=self.retry,
             retention=self.retention,
             new_events=self.new_events,
+            limits=self.limits,
             options=options,
         )
 
@@ -327,6 +372,11 @@ class Redrive:
         await self.open()
         return [entry async for entry in self._store.trail(event_id)]
 
+    async def steps(self, event_id: UUID) -> list[StepRecord]:
+        """Everything that one event has done in steps, in order."""
+        await self.open()
+        return await steps_of(self._store, event_id)
+
     async def verify_trail(self, noted: dict[str, tuple[int, str]] | None = None) -> Verdict:
         """Check every chain of the trail."""
         await self.open()
@@ -334,10 +384,12 @@ class Redrive:
 
     async def replay(
         self, event_id: UUID, *, by: str, reason: str, generation: int | None = None, payload: Any = UNCHANGED,
-        cycle: int | None = None,
+        cycle: int | None = None, from_start: bool = False,
     ) -> None:  # fmt: skip
         """Send a dead letter round again.
 
+        It goes on after the steps it has finished; ``from_start`` forgets them. One whose steps were undone starts anew
+        by itself; while they are being undone it is refused.
         With ``payload`` it goes with an edited one: checked against today's handler, the original kept as a revision.
         Identity (id, keys, correlation, causation) cannot be edited. With the ``cycle`` of the event that was edited
         it is refused when somebody else has replayed it since.
@@ -345,11 +397,18 @@ class Redrive:
         await self.open()
         text = None if payload is UNCHANGED else await self._edited(event_id, payload)
         await replay.replay(
-            self._store, event_id, by=by, reason=reason, generation=generation, payload=text, cycle=cycle
+            self._store,
+            event_id,
+            by=by,
+            reason=reason,
+            generation=generation,
+            payload=text,
+            cycle=cycle,
+            from_start=from_start,
         )
 
     async def _edited(self, event_id: UUID, payload: Any) -> str:
-        text = encode(payload, self._limits)
+        text = encode(payload, self.limits)
         event = await self._store.event(event_id)
         if event is None:
             raise EventNotFound(f"there is no event {event_id}")
@@ -370,7 +429,9 @@ class Redrive:
         handler = self._handlers.get(event.target)
         if handler is None:
             raise Refused(f"nobody here handles {event.target!r}: run this with the app that does")
-        return await shadow(handler, event, self._store, self.new_events, self.retry, force=force)
+        return await shadow(
+            handler, event, self._store, self.new_events, self.retry, handlers=self._handlers, force=force
+        )
 
     # Redrives and groups
 
@@ -391,15 +452,20 @@ class Redrive:
         )  # fmt: skip
 
     async def start(
-        self, token: str, *, by: str, reason: str, release: Release | None = None, generation: int | None = None
-    ) -> Redriving:
-        """Start a planned redrive. The workers carry it on; ``redriving`` tells how it goes."""
+        self, token: str, *, by: str, reason: str, release: Release | None = None, generation: int | None = None,
+        from_start: bool = False,
+    ) -> Redriving:  # fmt: skip
+        """Start a planned redrive. The workers carry it on; ``redriving`` tells how it goes.
+
+        Its events go on after the steps they have finished; ``from_start`` forgets those.
+        """
         if generation is not None:
             check_whole(generation, "generation")
         await self.open()
         return await redrive.start(
             self._store, token, by=check_actor(by, "start"), reason=check_reason(reason, "start"),
             release=release or Release(), generation=generation, approval_above=self.approval_above,
+            from_start=from_start,
         )  # fmt: skip
 
     async def redriving(self, redrive_id: UUID) -> Redriving:

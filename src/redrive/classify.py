@@ -102,6 +102,8 @@ DEFAULT_RULES: tuple[Rule, ...] = (
         "django.db.utils.IntegrityError",
         terminal=True,
     ),
+    # code that no further attempt will change
+    *_each(ErrorClass.BROKEN, errors.StepMisused, terminal=True),
     # took too long (before OSError and TransportError, of which some are subclasses)
     *_each(
         ErrorClass.TIMED_OUT,

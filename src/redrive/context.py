@@ -1,16 +1,22 @@
 """Context: what a handler can ask about its event, and do in its name."""
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import contextvars
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Unpack
+from inspect import isawaitable, iscoroutinefunction
+from typing import Any, TypeVar, Unpack, overload
 from uuid import UUID
 
-from redrive.event import NewEvent, Options, Published
+from redrive.deliver import Handler
+from redrive.errors import StepMisused
+from redrive.event import COMPENSATE, NewEvent, Options, Published
 from redrive.inbox import HandlerTransaction, Lease, mark_handled_in, mark_handled_in_sync
 from redrive.instant import from_micros
-from redrive.payload import decode
+from redrive.payload import DEFAULT_LIMITS, Limits, decode
+from redrive.steps import Begun, Compensation, Steps, inside, read_result, shape_of
 from redrive.store.base import (
     ATTEMPTS,
     CAUSATION_ID,
@@ -32,6 +38,8 @@ from redrive.store.base import (
     Store,
 )
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class Desk:
@@ -40,17 +48,22 @@ class Desk:
     store: Store
     new_events: Callable[..., list[NewEvent]]
     loop: asyncio.AbstractEventLoop
+    handlers: Mapping[str, Handler] = field(default_factory=dict)
+    threads: Executor | None = None
+    limits: Limits = DEFAULT_LIMITS
+    is_shadow: bool = False
 
 
 class Context:
     """One attempt at one event. Cheap to make: everything is read from the claimed row when asked for."""
 
-    __slots__ = ("_desk", "_lease", "_row")
+    __slots__ = ("_desk", "_lease", "_row", "_steps")
 
     def __init__(self, row: Row, desk: Desk) -> None:
         self._row = row
         self._desk = desk
         self._lease: Lease | None = None
+        self._steps: Steps | None = None
 
     @property
     def id(self) -> UUID:
@@ -141,6 +154,87 @@ class Context:
             connection, self.target, self.idempotency_key, self._row[ID], self._desk.store.clock.now()
         )
 
+    # Steps
+
+    @overload
+    async def step(
+        self, name: str, function: Callable[..., Awaitable[T]], /, *arguments: Any,
+        compensate: Callable[..., Any] | None = None,
+    ) -> T: ...  # fmt: skip
+    @overload
+    async def step(
+        self, name: str, function: Callable[..., T], /, *arguments: Any, compensate: Callable[..., Any] | None = None
+    ) -> T: ...
+    async def step(
+        self, name: str, function: Callable[..., Any], /, *arguments: Any,
+        compensate: Callable[..., Any] | None = None,
+    ) -> Any:  # fmt: skip
+        """Run a function once, however many attempts the event takes, and keep what it returned.
+
+        A later attempt gets the kept result, as the type the function is annotated to return. ``def`` functions run in
+        a thread. ``compensate`` names the registered function (``@app.compensation``) that undoes the step.
+        """
+        begun = await self._begin(name, compensate)
+        shape = shape_of(function, arguments, begun.step)
+        if begun.kept is not None:
+            return read_result(name, begun.kept, shape.decoder)
+        with inside(name):
+            value = await (shape.call() if shape.is_async else self._in_thread(shape.call))
+            if isawaitable(value):
+                value = await value
+        return await self._the_steps().finish(begun, value, shape.decoder)
+
+    def step_sync(
+        self, name: str, function: Callable[..., T], /, *arguments: Any, compensate: Callable[..., Any] | None = None
+    ) -> T:
+        """``step`` for ``def`` handlers: the function runs in the handler's own thread."""
+        if iscoroutinefunction(function) or _in_event_loop():
+            raise StepMisused(f"step {name!r} is asynchronous: make the handler `async def`, and `await ctx.step(…)`")
+        loop = self._desk.loop
+        begun = asyncio.run_coroutine_threadsafe(self._begin(name, compensate), loop).result()
+        shape = shape_of(function, arguments, begun.step)
+        if begun.kept is not None:
+            return read_result(name, begun.kept, shape.decoder)  # type: ignore[no-any-return]
+        with inside(name):
+            value = shape.call()
+        finishing = self._the_steps().finish(begun, value, shape.decoder)
+        return asyncio.run_coroutine_threadsafe(finishing, loop).result()  # type: ignore[no-any-return]
+
+    async def _begin(self, name: str, compensate: Callable[..., Any] | None) -> Begun:
+        if self._lease is not None and (self._lease.is_open or self._lease.settled):
+            raise StepMisused(
+                f"step {name!r} comes after ctx.transaction(): that ends the event, so take the steps before it"
+            )
+        return await self._the_steps().begin(name, self._compensation(name, compensate))
+
+    def _the_steps(self) -> Steps:
+        if self._steps is None:
+            desk = self._desk
+            self._steps = Steps(desk.store, self._row, desk.limits, shadow=desk.is_shadow)
+        return self._steps
+
+    def _compensation(self, name: str, function: Callable[..., Any] | None) -> Compensation | None:
+        if function is None:
+            return None
+        if self.type == COMPENSATE:
+            raise StepMisused(f"step {name!r} belongs to a compensation: what undoes cannot be undone")
+        handlers = self._desk.handlers
+        for handler in handlers.values():
+            if handler.compensates is function:
+                own = handlers.get(self.target)
+                return Compensation(handler.target, own.compensate_on if own else (), handler.takes_none)
+        named = getattr(function, "__qualname__", repr(function))
+        raise StepMisused(
+            f"{named} is not registered: put @app.compensation on it, so that it can run after a restart too"
+        )
+
+    async def _in_thread(self, call: Callable[[], Any]) -> Any:
+        run = contextvars.copy_context().run
+        outcome, value = await self._desk.loop.run_in_executor(self._desk.threads, run, _outcome, call)
+        if outcome:
+            return value
+        raise value
+
     async def publish(self, type_: str, payload: Any = None, **options: Unpack[Options]) -> Published:
         """Publish a follow-up with this event's correlation, caused by it."""
         return (await self._desk.store.publish(self._new_events(type_, payload, **options)))[0]
@@ -159,3 +253,20 @@ class Context:
         options.setdefault("correlation_id", self.correlation_id)
         options.setdefault("causation_id", str(self._row[ID]))
         return self._desk.new_events(type_, payload, **options)
+
+
+def _outcome(call: Callable[[], Any]) -> tuple[bool, Any]:
+    # Returned instead of raised: a StopIteration or SystemExit must not pass through the executor's machinery.
+    try:
+        return True, call()
+    except BaseException as error:  # noqa: BLE001 - any shape of failure is the handler's failure
+        return False, error
+
+
+def _in_event_loop() -> bool:
+    """Tell whether waiting here would keep the event loop from doing what is waited for."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -40,6 +40,9 @@ class Handler:
     on_dead_letter: DeadLetterHook | None = None
     effects: str | None = None
     on_failed: str = "block"
+    compensate_on: tuple[str, ...] = ()
+    compensates: Callable[..., Any] | None = None
+    takes_none: bool = False
     decoder: Decoder[Any] = field(default_factory=Decoder)
     takes_context: bool = True
     is_async: bool = True
@@ -79,6 +82,8 @@ def handler_from(
     on_dead_letter: DeadLetterHook | None,
     effects: str | None = None,
     on_failed: str = "block",
+    compensate_on: tuple[str, ...] = (),
+    is_compensation: bool = False,
 ) -> Handler:
     """Read off a function's signature what it wants to be given."""
     parameters = [
@@ -97,6 +102,7 @@ def handler_from(
     except NameError as error:
         message = f"the annotations of {function.__qualname__} cannot be read ({error}): import the names they use"
         raise ConfigurationError(message) from error
+    wanted = hints.get(parameters[0].name, Any)
     return Handler(
         type=type_,
         target=target,
@@ -106,7 +112,10 @@ def handler_from(
         on_dead_letter=on_dead_letter,
         effects=effects,
         on_failed=on_failed,
-        decoder=Decoder(hints.get(parameters[0].name, Any)),
+        compensate_on=compensate_on,
+        compensates=function if is_compensation else None,
+        takes_none=type(None) in (wanted, *typing.get_args(wanted)),
+        decoder=Decoder(wanted),
         takes_context=len(parameters) == 2,  # noqa: PLR2004
         is_async=inspect.iscoroutinefunction(function),
     )

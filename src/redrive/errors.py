@@ -23,6 +23,8 @@ __all__ = [
     "StoreReadOnly",
     "LeaseLost",
     "AlreadyHandled",
+    "StepMisused",
+    "StepPending",
     "EventNotFound",
     "Refused",
     "SelectionError",
@@ -87,6 +89,14 @@ class LeaseLost(RedriveError):
 
 class AlreadyHandled(RedriveError):
     """Control flow: this idempotency key has already had its effect."""
+
+
+class StepMisused(ConfigurationError):
+    """A step was called in a way that cannot be kept: no further attempt will change that."""
+
+
+class StepPending(RedriveError):
+    """Control flow: a shadow has come to a step that has not been done."""
 
 
 class EventNotFound(RedriveError, LookupError):

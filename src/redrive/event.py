@@ -24,6 +24,7 @@ __all__ = [
     "Outcome",
     "ErrorClass",
     "Priority",
+    "COMPENSATE",
     "TRAIL_KINDS",
     # going in
     "Options",
@@ -37,6 +38,9 @@ __all__ = [
     "Event",
     "TrailEntry",
 ]
+
+COMPENSATE: Final = "redrive.compensate"
+"""The type of the events that undo a step."""
 
 HISTORY_LIMIT: Final = 20
 """Cycles kept in ``failure_history``; older ones are dropped and counted (O12)."""
@@ -202,6 +206,8 @@ class Event:
     failure_history: tuple[FailureCycle, ...]
     cancelled_by: str | None
     cancel_reason: str | None
+    compensation: str | None
+    steps_from: int
     created_at: datetime
     ended_at: datetime | None
     deleted_at: datetime | None

@@ -33,6 +33,7 @@ class Lease:
     idempotency_key: str
     loop: asyncio.AbstractEventLoop
     settled: bool = False
+    is_open: bool = False
 
 
 class Work:
@@ -90,6 +91,7 @@ class HandlerTransaction(Work):
         except BaseException as error:
             await self._outer.__aexit__(type(error), error, error.__traceback__)
             raise
+        lease.is_open = True
         return self
 
     async def __aexit__(
@@ -97,6 +99,7 @@ class HandlerTransaction(Work):
     ) -> None:
         assert self._outer is not None
         assert self._inner is not None
+        self._lease.is_open = False
         if error is None:
             try:
                 if not await self._inner.deliver(self._lease.event_id, self._lease.fence):

@@ -79,6 +79,7 @@ class Redriving:
     started_at: datetime | None
     reason: str | None
     generation: int | None
+    from_start: bool
     rate: float | None
     max_in_flight: int
     ramp: tuple[int, ...]
@@ -261,6 +262,7 @@ async def start(
     release: Release,
     generation: int | None,
     approval_above: int | None,
+    from_start: bool = False,
 ) -> Redriving:
     """Let a planned redrive go. Needs the token of the plan as it was shown."""
     release.check()
@@ -271,7 +273,7 @@ async def start(
         values: dict[str, Any] = {
             "id": redrive_id, "digest": planned.digest, "by": by, "reason": reason, "generation": generation,
             "rate": release.rate, "max_in_flight": release.max_in_flight, "ramp": list(release.ramp),
-            "halt_at": release.halt_at,
+            "halt_at": release.halt_at, "from_start": from_start,
         }  # fmt: skip
         if not await tx.run("redrive_start", **values):
             raise Refused(f"redrive {redrive_id} cannot be started any more: plan it again")
@@ -454,6 +456,7 @@ def redriving_from(row: Mapping[str, Any]) -> Redriving:
     for name in ("planned_at", "expires_at", "started_at", "ended_at", "metered_from", "now"):
         values[name] = _at(values[name])
     values["id"] = UUID(str(row["id"]))
+    values["from_start"] = bool(row["from_start"])
     values["ramp"] = tuple(json.loads(row["ramp"]) if isinstance(row["ramp"], str) else row["ramp"])
     return Redriving(**values)
 

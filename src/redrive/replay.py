@@ -25,12 +25,21 @@ _MARKED: Final[dict[Mark, str]] = {"discard": "discarded", "restore": "restored"
 async def replay(
     store: Store, event_id: UUID, *, by: str, reason: str, generation: int | None, payload: str | None = None,
     cycle: int | None = None,
+    from_start: bool = False,
 ) -> None:  # fmt: skip
     """Send a dead letter round again, with an edited payload if one is given; the original is kept."""
     if generation is not None:
         check_whole(generation, "generation")
     who, why = check_actor(by, "replay"), check_reason(reason, "replay")
-    await store.replay(event_id, generation=generation, by=who, reason=why, payload=payload, cycle=cycle)
+    await store.replay(
+        event_id,
+        generation=generation,
+        by=who,
+        reason=why,
+        payload=payload,
+        cycle=cycle,
+        from_start=from_start,
+    )
 
 
 async def cancel(store: Store, event_id: UUID, *, by: str, reason: str) -> None:

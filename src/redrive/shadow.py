@@ -2,12 +2,13 @@
 
 The handler's transaction is real and always rolled back; what it publishes is captured. The answer is "would succeed",
 "fails with …" or "has had its effect already". What a handler does outside its transaction cannot be rolled back, so
-one that declares outside effects is refused, and one that declares nothing must be forced.
+one that declares outside effects is refused, and one that declares nothing must be forced. Finished steps answer what
+they have kept; at one that has not been done the shadow ends.
 """
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any
 from redrive.classify import classify, describe
 from redrive.context import Context, Desk
 from redrive.deliver import Handler, deliver
-from redrive.errors import AlreadyHandled, Refused
+from redrive.errors import AlreadyHandled, Refused, StepPending
 from redrive.event import Event, NewEvent, Published
 from redrive.policy import RetryPolicy
 from redrive.store.base import Row, Store, Transaction
@@ -73,6 +74,9 @@ class _ShadowStore:
     async def publish(self, events: Sequence[NewEvent]) -> list[Published]:
         return _capture(self._captured, events)
 
+    async def ask(self, verb: str, clauses: Sequence[str] = (), **values: Any) -> list[dict[str, Any]]:
+        return await self._store.ask(verb, clauses, **values)
+
 
 def _capture(into: list[NewEvent], events: Sequence[NewEvent]) -> list[Published]:
     into.extend(events)
@@ -86,6 +90,7 @@ async def shadow(
     new_events: Callable[..., list[NewEvent]],
     retry: RetryPolicy,
     *,
+    handlers: Mapping[str, Handler],
     force: bool,
 ) -> Shadow:
     """Run the handler once and roll back whatever it did."""
@@ -97,7 +102,8 @@ async def shadow(
             "declare effects='inside' on the handler, or force it if you know"
         )
     captured: list[NewEvent] = []
-    desk = Desk(_ShadowStore(store, captured), new_events, asyncio.get_running_loop())  # type: ignore[arg-type]
+    shown: Any = _ShadowStore(store, captured)
+    desk = Desk(shown, new_events, asyncio.get_running_loop(), handlers, is_shadow=True)
     row = _row(event)
     threads = ThreadPoolExecutor(1, thread_name_prefix="redrive-shadow")
     would, error, error_class = "succeed", None, None
@@ -105,6 +111,8 @@ async def shadow(
         await deliver(handler, row, Context(row, desk), threads)
     except AlreadyHandled as handled:
         would, error = "do nothing", str(handled)
+    except StepPending as pending:
+        raise Refused(str(pending)) from pending
     except asyncio.CancelledError:
         raise
     except BaseException as raised:  # noqa: BLE001 - any shape of failure is an answer

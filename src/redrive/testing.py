@@ -184,6 +184,7 @@ class Harness:
                     retry=self.app.retry,
                     retention=self.app.retention,
                     new_events=self.app.new_events,
+                    limits=self.app.limits,
                     options=WorkerOptions(concurrency=1, queues=queues, name="harness"),
                 )
                 worker.ran = ran

@@ -31,7 +31,7 @@ from redrive.errors import AlreadyHandled, ConfigurationError, LeaseLost, Redriv
 from redrive.event import NewEvent, Options, Priority, Settlement, Status
 from redrive.inbox import Work
 from redrive.logs import log
-from redrive.payload import decode
+from redrive.payload import DEFAULT_LIMITS, Limits, decode
 from redrive.policy import RetryPolicy
 from redrive.retention import Retention
 from redrive.settle import settlement_for, settlement_for_lost
@@ -132,6 +132,7 @@ class Worker:
         retry: RetryPolicy,
         retention: Retention,
         new_events: Callable[..., list[NewEvent]],
+        limits: Limits = DEFAULT_LIMITS,
         options: WorkerOptions | None = None,
     ) -> None:
         self.options = options or WorkerOptions()
@@ -144,6 +145,7 @@ class Worker:
         self._retry = retry
         self._retention = retention
         self._new_events = new_events
+        self._limits = limits
         self._lifecycle = any(handler.type == FAILED_TYPE for handler in handlers.values())
         self._lanes = self.options.lanes()
         self._appetite = Appetite(self.options.concurrency)
@@ -221,7 +223,9 @@ class Worker:
         async with AsyncExitStack() as stack:
             self._threads = ThreadPoolExecutor(self.options.concurrency, thread_name_prefix="redrive-handler")
             stack.callback(self._threads.shutdown, wait=False, cancel_futures=True)
-            self._desk = Desk(self._store, self._new_events, asyncio.get_running_loop())
+            self._desk = Desk(
+                self._store, self._new_events, asyncio.get_running_loop(), self._handlers, self._threads, self._limits
+            )
             await self._begin_session()
             stack.push_async_callback(self._end_session)
             stack.push_async_callback(self._close_claims)

@@ -22,7 +22,7 @@ from redrive.store.base import FENCE, ID, Claims, Finished, Lane, Row, Session, 
 
 ROOT = Path(__file__).parents[2]
 LANES: list[Lane] = [("default", priority.value, generation) for priority in Priority for generation in range(8)]
-TABLES = ("outbox", "event_handled", "session", "trail", "schema_version", "clock", "dead_letters")
+TABLES = ("outbox", "event_handled", "session", "trail", "step", "schema_version", "clock", "dead_letters")
 
 
 @dataclass(slots=True)
@@ -133,7 +133,7 @@ def start_python(code: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))},
     )  # fmt: skip
 
 

@@ -50,7 +50,9 @@ async def test_a_replay_keeps_the_cycle_clears_the_failure_and_leaves_the_identi
     assert await kinds(app, published.id) == ["retry-scheduled", "dead-lettered", "replayed"]
     entry = (await app.trail(published.id))[-1]
     assert (entry.actor, entry.source, entry.chain, entry.at) == ("ann", "shop", "operator", clock.now())
-    assert {**entry.facts, "redrive": None} == {"reason": "mended", "generation": 4, "cycle": 1, "redrive": None}
+    assert {**entry.facts, "redrive": None} == {
+        "reason": "mended", "generation": 4, "cycle": 1, "redrive": None, "from_start": False,
+    }  # fmt: skip
 
 
 @pytest.mark.req("O5")

@@ -70,6 +70,7 @@ def an_event(rnd: random.Random) -> Batched:
         error_class=rnd.choice(list(ErrorClass)).value if failed else None,
         error_type=rnd.choice(["ValueError", "httpx.ConnectTimeout", "a.b.ValueError", "", text()]) if failed else None,
         safe_to_retry=rnd.choice([True, False, None]), failure_history=(), cancelled_by=None, cancel_reason=None,
+        compensation=None, steps_from=0,
         fingerprint=perhaps(rnd.choice([f"1:{rnd.choice('9f')}f3a00112233aabb", "2:9f3a00112233aabb", text()])),
         created_at=instant(), ended_at=instant() if ended else None,
         deleted_at=NOW if status is Status.FAILED and rnd.random() < 0.3 else None, batch_id=perhaps(an_id(rnd)),

@@ -53,6 +53,7 @@ def event(**changes: Any) -> Event:
         "first_failed_at": NOW - timedelta(hours=3), "last_error": "httpx.ConnectTimeout: it Timed Out after 5 s",
         "error_class": "timed_out", "error_type": "httpx.ConnectTimeout", "safe_to_retry": False,
         "fingerprint": "1:9f3a00112233aabb", "failure_history": (), "cancelled_by": None, "cancel_reason": None,
+        "compensation": None, "steps_from": 0,
         "created_at": NOW - timedelta(hours=4), "ended_at": NOW - timedelta(hours=1), "deleted_at": None,
         "batch_id": BATCH,
     }  # fmt: skip

@@ -68,7 +68,7 @@ async def act(
 
 async def replay(
     app: Redrive, events: Sequence[Event], *, by: str, reason: str, generation: int | None = None,
-    payloads: Mapping[UUID, Any] | None = None,
+    payloads: Mapping[UUID, Any] | None = None, from_start: bool = False,
 ) -> list[Done]:  # fmt: skip
     """Replay each of the events, those in ``payloads`` with an edited one."""
     limit = await approval_limit(app)
@@ -81,7 +81,8 @@ async def replay(
         await _done(
             event, "replay",
             app.replay(event.id, by=by, reason=reason, generation=generation,
-                       payload=UNCHANGED if payloads is None else payloads[event.id], cycle=event.cycle),
+                       payload=UNCHANGED if payloads is None else payloads[event.id], cycle=event.cycle,
+                       from_start=from_start),
         )
         for event in events
     ]  # fmt: skip

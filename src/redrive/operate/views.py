@@ -193,7 +193,8 @@ class _Story:
 
     def _replayed(self, facts: Mapping[str, Any], entry: TrailEntry) -> tuple[str, str]:
         self._cycle = int(facts.get("cycle") or self._cycle + 1)
-        return f"replayed by {entry.actor}", str(facts.get("reason") or "")
+        anew = ", from the start" if facts.get("from_start") else ""
+        return f"replayed by {entry.actor}{anew}", str(facts.get("reason") or "")
 
     def _cancelled(self, facts: Mapping[str, Any], entry: TrailEntry) -> tuple[str, str]:
         return f"cancelled by {entry.actor} while {facts.get('was')}", str(facts.get("reason") or "")

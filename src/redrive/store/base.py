@@ -35,8 +35,8 @@ EVENT_COLUMNS: Final = (
     "id", "type", "source", "target", "subject", "payload", "headers", "idempotency_key", "retry_key", "correlation_id",
     "causation_id", "ordering_key", "queue", "priority", "status", "due_at", "attempts", "lost_count", "max_attempts",
     "fence", "session_id", "generation", "cycle", "first_failed_at", "last_error", "error_class", "error_type",
-    "safe_to_retry", "fingerprint", "failure_history", "cancelled_by", "cancel_reason", "created_at", "ended_at",
-    "deleted_at",
+    "safe_to_retry", "fingerprint", "failure_history", "cancelled_by", "cancel_reason", "compensation", "steps_from",
+    "created_at", "ended_at", "deleted_at",
 )  # fmt: skip
 
 Entry = tuple[UUID | None, str, str, str, Mapping[str, Any]]
@@ -181,6 +181,7 @@ class Store(Protocol):
     async def replay(
         self, event_id: UUID, *, generation: int | None, by: str, reason: str, payload: str | None = None,
         cycle: int | None = None,
+        from_start: bool = False,
     ) -> None: ...  # fmt: skip
     async def cancel(self, event_id: UUID, *, by: str, reason: str) -> None: ...
     async def purge(

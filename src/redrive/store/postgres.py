@@ -401,30 +401,25 @@ class PostgresStore:
 
     async def replay(
         self, event_id: UUID, *, generation: int | None, by: str, reason: str, payload: str | None = None,
-        cycle: int | None = None,
+        cycle: int | None = None, from_start: bool = False,
     ) -> None:  # fmt: skip
         """Replay a dead letter, with an edited payload if one is given: both or neither.
 
         An edit made of the payload of an earlier ``cycle`` is refused: it would undo what somebody else has edited.
         """
+        values: dict[str, Any] = {
+            "id": event_id, "generation": generation, "by": by, "reason": reason, "from_start": from_start,
+        }  # fmt: skip
         if payload is not None:
             with translating(self._place):
                 async with self.transaction() as tx:
                     revise: dict[str, Any] = {"id": event_id, "payload": payload, "by": by, "reason": reason}
                     revised = await tx.run("payload_revise", **revise, cycle=cycle)
-                    values: dict[str, Any] = {"id": event_id, "generation": generation, "by": by, "reason": reason}
                     await tx.run("replay", **values)
                     if not revised:
                         raise Refused(edited_meanwhile(event_id))
             return
-        await self._fetch(
-            "replay",
-            id=event_id,
-            generation=generation,
-            by=by,
-            reason=reason,
-            now=self._now(),
-        )
+        await self._fetch("replay", **values, now=self._now())
 
     async def cancel(self, event_id: UUID, *, by: str, reason: str) -> None:
         await self._fetch("cancel", id=event_id, by=by, reason=reason, now=self._now())

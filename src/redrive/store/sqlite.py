@@ -26,6 +26,7 @@ from redrive.errors import (
     StoreUnavailable,
 )
 from redrive.event import (
+    COMPENSATE,
     Event,
     NewEvent,
     Published,
@@ -44,6 +45,7 @@ from redrive.store.base import (
     SOURCE,
     SWEPT_STATUS,
     TARGET,
+    TYPE,
     Entry,
     Finished,
     Lane,
@@ -383,7 +385,7 @@ class SqliteStore:
 
     async def replay(
         self, event_id: UUID, *, generation: int | None, by: str, reason: str, payload: str | None = None,
-        cycle: int | None = None,
+        cycle: int | None = None, from_start: bool = False,
     ) -> None:  # fmt: skip
         """Replay a dead letter, with an edited payload if one is given: both or neither.
 
@@ -403,9 +405,18 @@ class SqliteStore:
             redrive_id = str(self.clock.new_id())
             connection.execute(
                 "insert into redrive_redrive (id, state, selection, sentence, total, ready, planned_by, planned_at,"
-                " expires_at, started_by, started_at, reason, generation, max_in_flight)"
-                " values (?1, 'running', ?2, ?3, 1, 1, ?4, ?5, ?5 + 86400000000, ?4, ?5, ?6, ?7, 1)",
-                (redrive_id, f"id:{event_id}", f"one dead letter of {event.target}", by, now, reason, generation),
+                " expires_at, started_by, started_at, reason, generation, from_start, max_in_flight)"
+                " values (?1, 'running', ?2, ?3, 1, 1, ?4, ?5, ?5 + 86400000000, ?4, ?5, ?6, ?7, ?8, 1)",
+                (
+                    redrive_id,
+                    f"id:{event_id}",
+                    f"one dead letter of {event.target}",
+                    by,
+                    now,
+                    reason,
+                    generation,
+                    from_start,
+                ),
             )
             connection.execute(
                 "insert into redrive_redrive_item (redrive_id, position, event_id, cycle, fingerprint, state)"
@@ -644,7 +655,7 @@ class SqliteTransaction:
         return await self._run(lambda: self._deliver(values))
 
     def _deliver(self, values: Mapping[str, Any]) -> bool:
-        if self.connection.execute(_sql("deliver").text, values).rowcount != 1:
+        if self.connection.execute(_sql("deliver_named").text, values).rowcount != 1:
             return False
         query = "select target, ordering_key from redrive_outbox where id = ?"
         promote(self.connection, self._now, self.connection.execute(query, (values["id"],)).fetchall())
@@ -749,8 +760,12 @@ def publish_rows(connection: sqlite3.Connection, events: Sequence[NewEvent], now
 
 
 def _deliver_rows(connection: sqlite3.Connection, now: int, rows: Sequence[Row]) -> list[Any]:
-    text = _sql("deliver").ordered(("now", "id", "fence"))
-    done = connection.executemany(text, [(now, row[ID], row[FENCE]) for row in rows]).rowcount
+    order = ("now", "id", "fence")
+    plain = [(now, row[ID], row[FENCE]) for row in rows if row[TYPE] != COMPENSATE]
+    named = [(now, row[ID], row[FENCE]) for row in rows if row[TYPE] == COMPENSATE] if len(plain) < len(rows) else []
+    done = connection.executemany(_sql("deliver").ordered(order), plain).rowcount if plain else 0
+    if named:
+        done += connection.executemany(_sql("deliver_named").ordered(order), named).rowcount
     promote(connection, now, [(row[TARGET], row[ORDERING_KEY]) for row in rows])
     if done == len(rows):
         return []
@@ -844,12 +859,12 @@ def release_rows(
     connection: sqlite3.Connection, now: int, redrive_id: str, limit: int, stage: int, priority: int | None, chain: str
 ) -> list[tuple[str, str | None]]:
     """Send the next members of a redrive round again. Every replay goes through here, a single one too."""
-    by, reason, generation = connection.execute(
-        "select started_by, reason, generation from redrive_redrive where id = ?", (redrive_id,)
+    by, reason, generation, from_start = connection.execute(
+        "select started_by, reason, generation, from_start from redrive_redrive where id = ?", (redrive_id,)
     ).fetchone()
     for (other,) in connection.execute(_sql("redrive_unnoted").text, {"id": redrive_id, "limit": limit}).fetchall():
         note_outcomes(connection, now, other)
-    values = {"id": redrive_id, "limit": limit, "generation": generation}
+    values = {"id": redrive_id, "limit": limit, "generation": generation, "from_start": from_start}
     picked = connection.execute(_sql("redrive_pick").text, values).fetchall()
     going = [row for row in picked if row[6] is None]
     uncount_dead(connection, [row[2] for row in going])
@@ -860,6 +875,7 @@ def release_rows(
         "priority": priority,
         "by": by,
         "reason": reason,
+        "from_start": from_start,
     }
     connection.executemany(_sql("redrive_release").text, [{**common, "event_id": row[1]} for row in going])
     connection.executemany(
@@ -877,7 +893,8 @@ def release_rows(
     write_trail(
         connection, chain, now,
         [(row[1], "replayed", row[3], by,
-          {"reason": reason, "generation": row[5], "cycle": row[4], "redrive": redrive_id}) for row in going],
+          {"reason": reason, "generation": row[5], "cycle": row[4], "redrive": redrive_id, "from_start": bool(row[7])})
+         for row in going],
     )  # fmt: skip
     return [(row[1], row[6]) for row in picked]
 

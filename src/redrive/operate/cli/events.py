@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import RenderableType
@@ -104,8 +104,13 @@ async def tell_event(url: str, text: str, output: Output) -> None:
     """Print one event."""
     async with existing(url) as app_:
         event = await views.find(app_, text)
+        steps = await app_.steps(event.id)
         now = app_.clock.now()
-    show.single(event, output, lambda each: each.to_json(), lambda each: show.event_sheet(each, now))
+
+    def as_json(each: Event) -> dict[str, Any]:
+        return {**each.to_json(), "steps": [step.to_json() for step in steps]}
+
+    show.single(event, output, as_json, lambda each: show.event_sheet(each, now, steps))
 
 
 @app.command("timeline")

@@ -49,6 +49,8 @@ _ADVICE: Final = {
     "in another redrive": "wait for that one, or abort it",
     "not safe to retry": "look at them; --unsafe takes them in",
     "replay budget spent": "replay has not helped so far: repair or discard it",
+    "compensation under way": "wait until its steps are undone",
+    "compensation failed": "replay its compensation, the dead letter of type redrive.compensate",
     "handler unknown": "register its handler, or discard it",
     "payload no longer fits": "repair it (`redrive replay ID --set …`), or the handler",
 }
@@ -221,6 +223,9 @@ def run_plan(  # noqa: PLR0917 - typer calls it by name
     generation: Annotated[
         int | None, typer.Option("--generation", "-g", help="Hand them to handlers as this generation.")
     ] = None,
+    from_start: Annotated[
+        bool, typer.Option("--from-start", help="Forget the finished steps; go on after them otherwise.")
+    ] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Start it, and do not wait for its end.")] = False,
     by: ByOption = None,
     output: OutputOption = Output.TABLE,
@@ -238,7 +243,9 @@ def run_plan(  # noqa: PLR0917 - typer calls it by name
     if generation is not None and not 0 <= generation < 2**63:
         raise BadInput(f"--generation is a whole number from 0, not {generation}")
     try:
-        standing = run(_start(database, token, by=who, reason=why, release=release, generation=generation))
+        standing = run(
+            _start(database, token, by=who, reason=why, release=release, generation=generation, from_start=from_start)
+        )
     except KeyboardInterrupt:
         say("Interrupted while it was being started: `redrive redrives ls` says whether it was.")
         raise
@@ -251,9 +258,9 @@ def run_plan(  # noqa: PLR0917 - typer calls it by name
     follow_to_the_end(database, standing, output)
 
 
-async def _start(url: str, token: str, *, by: str, reason: str, release: Release, generation: int | None) -> Redriving:
+async def _start(url: str, token: str, **options: Any) -> Redriving:
     async with existing(url) as app:
-        standing = await app.start(token.strip(), by=by, reason=reason, release=release, generation=generation)
+        standing = await app.start(token.strip(), **options)
         await _warn(app)
         return standing
 

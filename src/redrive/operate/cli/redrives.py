@@ -142,7 +142,8 @@ def _release(each: Redriving) -> str:
     rate = "at full speed" if each.rate is None else f"{each.rate:g} a second"
     stages = f", in a ramp of {', '.join(map(str, each.ramp))}, halting above {each.halt_at:.0%}" if each.ramp else ""
     generation = "" if each.generation is None else f", as generation {each.generation}"
-    return f"{rate}, at most {each.max_in_flight:,} in flight{stages}{generation}"
+    anew = ", from the start" if each.from_start else ""
+    return f"{rate}, at most {each.max_in_flight:,} in flight{stages}{generation}{anew}"
 
 
 def _instant(at: datetime, now: datetime) -> str:

@@ -16,12 +16,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from redrive.event import Event, Status
+from redrive.event import COMPENSATE, Event, Status
 from redrive.operate.actions import DONE, Done
 from redrive.operate.cli.shared import Output
 from redrive.operate.cli.text import clean, clock_time, day, harmless_json, one_line, times, when
 from redrive.operate.views import Step, Timeline
 from redrive.redrive import Redriving
+from redrive.steps import StepRecord
 
 _SHORTEST_ID: Final = 13  # the whole millisecond of a time-ordered id
 _ERROR_LENGTH: Final = 200
@@ -152,7 +153,9 @@ def status_text(status: Status) -> Text:
 
 def name_of(event: Event) -> str:
     """Name an event by its type, and its target where that is another."""
-    return clean(event.type if event.type == event.target else f"{event.type} → {event.target}")
+    if event.type in (event.target, COMPENSATE):  # a compensation's target says it all
+        return clean(event.target)
+    return clean(f"{event.type} → {event.target}")
 
 
 def tries(event: Event) -> str:
@@ -235,11 +238,13 @@ def facts_sheet(facts: Iterable[tuple[str, str | Text | None]]) -> RenderableTyp
     return drawn
 
 
-def event_sheet(event: Event, now: datetime) -> RenderableType:
+def event_sheet(event: Event, now: datetime, steps: Sequence[StepRecord] = ()) -> RenderableType:
     """Draw everything about one event."""
     parts: list[RenderableType] = [facts_sheet(_facts(event, now))]
     if event.last_error:
         parts += [Text("\nlast error", style="dim"), _indented(Text(clean(event.last_error.rstrip()), style="red"))]
+    if steps:
+        parts += [Text("\nsteps", style="dim"), _indented(_steps(steps, now))]
     parts += [Text("\npayload", style="dim"), _indented(_json(event.payload))]
     if event.headers:
         parts += [Text("\nheaders", style="dim"), _indented(_json(event.headers))]
@@ -273,6 +278,7 @@ def _facts(event: Event, now: datetime) -> Iterable[tuple[str, str | Text | None
     yield "queue", event.queue if event.queue != "default" else None
     yield "generation", str(event.generation) if event.generation else None
     yield "replayed", times(event.cycle) if event.cycle else None
+    yield "compensation", event.compensation
     if event.cancelled_by:
         yield "cancelled by", f"{event.cancelled_by}: {event.cancel_reason}"
 
@@ -289,6 +295,21 @@ def _json(value: Any) -> RenderableType:
     drawn = Text(clean(json.dumps(value, ensure_ascii=False, indent=2)))
     JSONHighlighter().highlight(drawn)
     return drawn
+
+
+def _steps(steps: Sequence[StepRecord], now: datetime) -> RenderableType:
+    rows = [
+        (
+            clean(step.name),
+            "forgotten" if step.forgotten and step.state == "done" else step.state,
+            when(step.ended_at or step.started_at, now),
+            clean((step.compensation or "").removeprefix("compensate:")),
+            one_line(json.dumps(step.result, ensure_ascii=False), _ERROR_LENGTH) if step.ended_at else "",
+        )
+        for step in steps
+    ]
+    columns = ("STEP", "STATE", "WHEN", "UNDONE BY", "RESULT")
+    return table(columns, rows, wide="RESULT", caps={"STEP": 30, "UNDONE BY": 30})
 
 
 def _history(event: Event, now: datetime) -> RenderableType:

@@ -2,7 +2,9 @@
 -- The next of their ordering keys may go.
 with gone as (
     delete from redrive.outbox where id = any(array(
-        select id from redrive.outbox where status = 'failed' and ended_at < :before::timestamptz limit :limit for update skip locked))
+        select id from redrive.outbox where status = 'failed' and ended_at < :before::timestamptz
+          and coalesce(compensation, '') not in ('pending', 'failed')  -- what is left to undo is still needed
+        limit :limit for update skip locked))
     returning case when deleted_at is null then fingerprint end as fingerprint, target, ordering_key
 ), promoted as (
     select redrive.promote(array_agg(target), array_agg(ordering_key), :now::timestamptz) from gone where ordering_key is not null

@@ -29,6 +29,8 @@ from (select :position::bigint + row_number() over (order by m.id) as position, 
                 > count(*) filter (where not passed) over (partition by target, ordering_key order by created_at, id
                                                      rows between unbounded preceding and 1 preceding)
                 then 'behind a failed head of its ordering key'
+            when compensation = 'pending' then 'compensation under way'
+            when compensation = 'failed' then 'compensation failed'
             when safe_to_retry is false and not :unsafe::boolean then 'not safe to retry'
             when cycle >= :budget::int then 'replay budget spent'
             when cardinality(:targets::text[]) > 0 and target <> all(:targets::text[]) then 'handler unknown'

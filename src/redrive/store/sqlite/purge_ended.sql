@@ -1,4 +1,5 @@
 -- Purge ended: remove delivered and cancelled events that ended long ago, a bounded number at a time.
 delete from redrive_outbox where seq in (
     select seq from redrive_outbox where status in ('delivered', 'cancelled') and ended_at < :before
+      and coalesce(compensation, '') not in ('pending', 'failed')  -- what is left to undo is still needed
     order by ended_at limit :limit)

@@ -32,6 +32,8 @@ from (select :position + row_number() over (order by m.id) as position, m.* from
                 > count(*) filter (where passed = 0) over (partition by target, ordering_key order by seq
                                                      rows between unbounded preceding and 1 preceding)
                 then 'behind a failed head of its ordering key'
+            when compensation = 'pending' then 'compensation under way'
+            when compensation = 'failed' then 'compensation failed'
             when safe_to_retry = 0 and not :unsafe then 'not safe to retry'
             when cycle >= :budget then 'replay budget spent'
             when json_array_length(:targets) > 0 and target not in (select value from json_each(:targets))

@@ -5,6 +5,8 @@ select i.position, i.event_id, i.fingerprint, o.source, o.cycle + 1 as next_cycl
             when o.status <> 'failed' then 'it is ' || o.status
             when o.deleted_at is not null then 'it was discarded'
             when o.cycle <> i.cycle then 'it was replayed by somebody else'
+            when o.compensation = 'pending' then 'its compensation is under way'
+            when o.compensation = 'failed' then 'its compensation failed, see to that first'
             when exists (select 1 from redrive_event_handled h
                          where h.target = o.target and h.idempotency_key = o.idempotency_key) then 'already handled'
             when o.retry_key is not null and (
@@ -17,7 +19,8 @@ select i.position, i.event_id, i.fingerprint, o.source, o.cycle + 1 as next_cycl
                 and l.status = 'failed' and l.seq < o.seq and not exists (
                     select 1 from redrive_redrive_item y
                     where y.redrive_id = :id and y.event_id = l.id and y.state = 'ready'))
-                then 'behind a failed head of its ordering key' end as why
+                then 'behind a failed head of its ordering key' end as why,
+       :from_start or coalesce(o.compensation, '') = 'done' as from_start
 -- the next of an ordering key goes when the member before it has ended; some more are looked at for that
 from (select x.* from (select * from redrive_redrive_item indexed by redrive_redrive_item_ready
                        where redrive_id = :id and state = 'ready' order by position limit 4 * :limit) x

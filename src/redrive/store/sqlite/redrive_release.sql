@@ -5,6 +5,8 @@ set status = 'pending', due_at = :now, attempts = 0, lost_count = 0, cycle = cyc
     generation = coalesce(:generation, generation), priority = coalesce(:priority, priority), first_failed_at = null,
     last_error = null, error_class = null, error_type = null, safe_to_retry = null, fingerprint = null, ended_at = null,
     passed = 0,
+    -- what was undone cannot be resumed
+    steps_from = case when :from_start or compensation = 'done' then cycle + 1 else steps_from end, compensation = null,
     failure_history = json_insert(
         case when json_array_length(failure_history) >= 20 then json_remove(failure_history, '$[0]')
              else failure_history end,

@@ -56,6 +56,7 @@ create table redrive.outbox (
     cancelled_by    text,
     cancel_reason   text,
     compensation    text,
+    steps_from      int not null default 0,
     created_at      timestamptz not null default clock_timestamp(),
     ended_at        timestamptz,
     deleted_at      timestamptz,

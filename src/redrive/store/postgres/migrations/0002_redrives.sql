@@ -49,6 +49,7 @@ create table redrive.redrive (
     started_at      timestamptz,
     reason          text,
     generation      bigint,
+    from_start      boolean not null default false,
     rate            float8,
     max_in_flight   int not null default 2000,
     ramp            int[] not null default '{}',
@@ -180,6 +181,8 @@ begin
                     when o.status <> 'failed' then 'it is ' || o.status
                     when o.deleted_at is not null then 'it was discarded'
                     when o.cycle <> i.cycle then 'it was replayed by somebody else'
+                    when o.compensation = 'pending' then 'its compensation is under way'
+                    when o.compensation = 'failed' then 'its compensation failed, see to that first'
                     when exists (select from redrive.event_handled h
                                  where h.target = o.target and h.idempotency_key = o.idempotency_key) then 'already handled'
                     when o.retry_key is not null and (
@@ -204,13 +207,17 @@ begin
         select o.fingerprint from redrive.outbox o where o.id = any(v_going) and o.fingerprint is not null));
     perform redrive.write_trail(p_chain, v_now, array_agg(o.id), array_agg('replayed'::text), array_agg(o.source),
         array_agg(r.started_by), array_agg(json_build_object('reason', r.reason,
-        'generation', coalesce(r.generation, o.generation), 'cycle', o.cycle + 1, 'redrive', p_redrive_id)::text))
+        'generation', coalesce(r.generation, o.generation), 'cycle', o.cycle + 1, 'redrive', p_redrive_id,
+        'from_start', r.from_start or coalesce(o.compensation, '') = 'done')::text))
     from (select * from redrive.outbox x where x.id = any(v_going) order by x.id) o;
     update redrive.outbox o set
         status = 'pending', due_at = v_now, attempts = 0, lost_count = 0, cycle = o.cycle + 1,
         generation = coalesce(r.generation, o.generation), priority = coalesce(p_priority, o.priority),
         first_failed_at = null, last_error = null, error_class = null, error_type = null, safe_to_retry = null,
         fingerprint = null, ended_at = null, passed = false,
+        -- what was undone cannot be resumed
+        steps_from = case when r.from_start or o.compensation = 'done' then o.cycle + 1 else o.steps_from end,
+        compensation = null,
         failure_history = redrive.with_cycle(o.failure_history, jsonb_build_object(
             'cycle', o.cycle, 'attempts', o.attempts, 'lost_count', o.lost_count,
             'first_failed_at', o.first_failed_at, 'failed_at', o.ended_at,
@@ -265,7 +272,7 @@ $$;
 
 -- A single replay is a redrive of one: the same path, the same trail, from Python and from psql.
 create function redrive.replay(
-    p_event_id uuid, p_generation bigint, p_by text, p_reason text, p_now timestamptz
+    p_event_id uuid, p_generation bigint, p_by text, p_reason text, p_now timestamptz, p_from_start boolean default false
 ) returns void language plpgsql as $$
 declare
     o         redrive.outbox%rowtype;
@@ -288,9 +295,9 @@ begin
         raise exception 'event % was discarded: restore it first, then replay it', p_event_id using errcode = 'RD409';
     end if;
     insert into redrive.redrive (id, state, selection, sentence, total, ready, planned_by, planned_at, expires_at,
-        started_by, started_at, reason, generation, max_in_flight)
+        started_by, started_at, reason, generation, from_start, max_in_flight)
     values (v_redrive, 'running', 'id:' || p_event_id, 'one dead letter of ' || o.target, 1, 1, p_by, v_now,
-        v_now + interval '1 day', p_by, v_now, p_reason, p_generation, 1);
+        v_now + interval '1 day', p_by, v_now, p_reason, p_generation, p_from_start, 1);
     insert into redrive.redrive_item (redrive_id, position, event_id, cycle, fingerprint, state)
     values (v_redrive, 1, p_event_id, o.cycle, o.fingerprint, 'ready');
     insert into redrive.redrive_group (fingerprint, redrive_id, members)

@@ -56,6 +56,7 @@ create table redrive_outbox (
     cancelled_by    text,
     cancel_reason   text,
     compensation    text,
+    steps_from      integer not null default 0,
     created_at      integer not null,
     ended_at        integer,
     deleted_at      integer,

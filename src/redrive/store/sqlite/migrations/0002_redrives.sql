@@ -47,6 +47,7 @@ create table redrive_redrive (
     started_at      integer,
     reason          text,
     generation      integer,
+    from_start      integer not null default 0,
     rate            real,
     max_in_flight   integer not null default 2000,
     ramp            text not null default '[]',
