@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -95,6 +96,27 @@ async def test_on_postgres_the_workers_statements_use_their_indexes(postgres: Po
     for verb, plan in warm.items() if rows else ():  # of an empty table anything may be planned; it is planned anew
         assert WARM[verb] <= used(plan), plan
         assert "Seq Scan on outbox" not in plan, plan
+
+
+@pytest.mark.req("B6")
+async def test_on_postgres_ordering_keys_are_found_by_index_from_any_connection(postgres: PostgresStore) -> None:
+    """A handler's transaction promotes the next of a key on a connection without a worker's settings."""
+    connection = await postgres.connect()
+    read = "select seq_scan from pg_stat_user_tables where relname = 'outbox'"
+    try:
+        ids = await connection.fetch("select id from redrive.outbox where status = 'pending' limit 20")
+        await connection.execute("update redrive.outbox set ordering_key = 'k' where id = any($1)", [r[0] for r in ids])
+        await connection.fetchval("select pg_stat_force_next_flush()")
+        before = await connection.fetchval(read)
+        for _ in range(8):  # from the sixth time on, with the plan for any values
+            await connection.execute("select redrive.promote(array['t'], array['k'], null)")
+            await connection.execute(
+                "select redrive.take_turns($1::uuid[], null)", [r[0] for r in ids] or [UUID(int=1)]
+            )
+        await connection.fetchval("select pg_stat_force_next_flush()")
+        assert await connection.fetchval(read) == before
+    finally:
+        await connection.close()
 
 
 # --- SQLite -----------------------------------------------------------------------------------------
