@@ -71,6 +71,9 @@ def replay(  # noqa: PLR0917 - typer calls it by name
     generation: Annotated[
         int | None, typer.Option("--generation", "-g", help="Hand it to handlers as this generation.")
     ] = None,
+    from_start: Annotated[
+        bool, typer.Option("--from-start", help="Forget the finished steps; go on after them otherwise.")
+    ] = False,
     dry_run: DryRunOption = False,
     by: ByOption = None,
     output: OutputOption = Output.TABLE,
@@ -87,7 +90,8 @@ def replay(  # noqa: PLR0917 - typer calls it by name
     if generation is not None and not 0 <= generation < 2**63:
         raise BadInput(f"--generation is a whole number from 0, not {generation}")
     place, who, named = place_from(ctx, url, app), actor(by), ids_from(ids)
-    outcomes = run(_replay(place, named, edit, output, who, why, generation, dry_run=dry_run))
+    options = {"by": who, "reason": why, "generation": generation, "from_start": from_start}
+    outcomes = run(_replay(place, named, edit, output, dry_run=dry_run, **options))
     show.told(outcomes, output)
     if any(done.refused for done in outcomes):
         raise typer.Exit(Code.REFUSED)
@@ -98,9 +102,8 @@ def _changes(set_: Sequence[str], unset: Sequence[str]) -> list[Change]:
 
 
 async def _replay(
-    place: str | Redrive, ids: list[str], edit: _Edit, output: Output, by: str, reason: str, generation: int | None, *,
-    dry_run: bool,
-) -> list[Done]:  # fmt: skip
+    place: str | Redrive, ids: list[str], edit: _Edit, output: Output, *, dry_run: bool, **options: Any
+) -> list[Done]:
     async with existing(place) as app:
         events = await found(app, ids)
         payloads = _edited(app, events, edit) if edit else None
@@ -114,7 +117,7 @@ async def _replay(
         if dry_run:
             say(f"Nothing was done: {plural(len(events), 'event')} would be replayed.")
             raise typer.Exit
-        return await actions.replay(app, events, by=by, reason=reason, generation=generation, payloads=payloads)
+        return await actions.replay(app, events, payloads=payloads, **options)
 
 
 def _edited(app: Redrive, events: Sequence[Event], edit: _Edit) -> dict[Any, Any]:

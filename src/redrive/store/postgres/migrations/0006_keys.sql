@@ -8,7 +8,7 @@ create index outbox_key on redrive.outbox (target, ordering_key, created_at, id)
       and (status in ('pending', 'blocked') or (status = 'failed' and deleted_at is null and not passed));
 -- The database's own guarantee, for what two claims cannot know of each other.
 create unique index outbox_key_in_flight on redrive.outbox (target, ordering_key)
-    where status = 'in_flight' and ordering_key is not null;
+    where ordering_key is not null and status = 'in_flight';
 create index outbox_key_head on redrive.outbox (id)
     where ordering_key is not null and status = 'failed' and deleted_at is null and not passed;
 
@@ -24,7 +24,9 @@ where ordering_key is not null
 -- Whoever blocks an event holds a share of the lock of one that stands before it: that one cannot end meanwhile, and
 -- when it does, its transaction sees the blocked one and promotes it. If there is no such lock to be had, the one before
 -- is just ending: the candidate stays pending, due now (see watermark.py), and the next look decides.
-create function redrive.take_turns(p_ids uuid[], p_now timestamptz) returns uuid[] language plpgsql as $$
+-- Planner settings as on a worker's connection: a function keeps the plan it made while the table was small.
+create function redrive.take_turns(p_ids uuid[], p_now timestamptz) returns uuid[] language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
     v_behind  uuid[];
     v_blocked uuid[];
@@ -73,7 +75,8 @@ end $$;
 -- Its due time is now, so that claims find it.
 -- Two that end at once may both look at a row the other has changed: then look again.
 create function redrive.promote(p_targets text[], p_keys text[], p_now timestamptz, p_wake boolean default true)
-returns void language plpgsql as $$
+returns void language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
     v_next  uuid[];
     v_moved int;

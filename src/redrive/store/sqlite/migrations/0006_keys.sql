@@ -9,7 +9,7 @@ create index redrive_outbox_key on redrive_outbox (target, ordering_key)
     where ordering_key is not null
       and (status in ('pending', 'blocked') or (status = 'failed' and deleted_at is null and passed = 0));
 create unique index redrive_outbox_key_in_flight on redrive_outbox (target, ordering_key)
-    where status = 'in_flight' and ordering_key is not null;
+    where ordering_key is not null and status = 'in_flight';
 create index redrive_outbox_key_head on redrive_outbox (id)
     where ordering_key is not null and status = 'failed' and deleted_at is null and passed = 0;
 
