@@ -95,10 +95,11 @@ async def unstick(store: Store, after: Cursor) -> Cursor:
     Every statement that ends an event promotes the next one. This is the net for what it cannot see: a handler's
     transaction with an old snapshot (``repeatable read``), and rows changed by hand.
     """
-    async with store.transaction() as tx:
-        walked = await tx.run("key_walk", target=after[0], ordering_key=after[1], limit=_WALKED)
-        for row in walked:
-            if row["stuck"]:
+    walked = await store.ask("key_walk", target=after[0], ordering_key=after[1], limit=_WALKED)
+    stuck = [row for row in walked if row["stuck"]]
+    if stuck:  # a transaction keeps others from writing to SQLite: not for nothing
+        async with store.transaction() as tx:
+            for row in stuck:
                 log.warning("event left behind in its key, let go", target=row["target"], key=row["ordering_key"])
                 await tx.run("promote", target=row["target"], ordering_key=row["ordering_key"])
     return (walked[-1]["target"], walked[-1]["ordering_key"]) if len(walked) == _WALKED else START
