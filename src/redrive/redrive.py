@@ -26,11 +26,12 @@ from redrive.logs import log
 from redrive.store.base import Store, Transaction
 
 PLAN_KEPT_SECONDS: Final = 86_400.0
-CHUNK: Final = 500
-DEFAULT_IN_FLIGHT: Final = 2_000
+CHUNK: Final = 1_000
+DEFAULT_IN_FLIGHT: Final = 5_000
 REPLAY_BUDGET: Final = 50
 DIGEST_SHOWN: Final = 12
 BUSY_SECONDS: Final = 0.1
+_MANY: Final = 100  # went at once: the workers may be waiting for more
 IDLE_SECONDS: Final = 0.5
 _PAGE: Final = 100  # payloads may be large
 _PLAN_CHUNK: Final = 10_000
@@ -367,7 +368,7 @@ async def tick(store: Store, *, chain: str) -> Tick:
                     gone = await _carry_on(tx, redrive_id, chain)
                     moved = moved or surely or bool(gone)
                     # what was skipped costs nothing: neither of the rate nor of the ramp
-                    hurry = hurry or len(gone) >= CHUNK or any(why for _, why in gone)
+                    hurry = hurry or len(gone) >= _MANY or any(why for _, why in gone)
         except StoreUnavailable:
             raise
         except Exception as error:  # noqa: BLE001 - one that is broken must not hold up the others

@@ -642,12 +642,13 @@ class Worker:
             await self._clock.sleep(self.options.lease_seconds / 3 * (0.75 + 0.5 * self._clock.random()))
 
     async def _carry_redrives(self) -> None:
-        """Carry on the redrives that run. Looking for what can move takes a fifth of the time at most."""
+        """Carry on the redrives that run. Looking in vain for what can move takes a fifth of the time at most."""
         while True:
             pause, began = 1.0, self._clock.monotonic()
             try:
-                _, pause = await redrive.tick(self._store, chain=str(self._session()))
-                pause = pause and max(pause, 4 * (self._clock.monotonic() - began))
+                moved, pause = await redrive.tick(self._store, chain=str(self._session()))
+                if not moved:
+                    pause = max(pause, 4 * (self._clock.monotonic() - began))
             except StoreUnavailable as error:
                 log.debug("redrives postponed", worker=self.name, error=str(error))
             except Exception as error:  # noqa: BLE001 - as in upkeep: it must not end in silence
@@ -693,7 +694,7 @@ class Worker:
                 dry_run=False,
                 limit=_PURGE_LIMIT,
             )
-            if max(gone.events, gone.dead_letters, gone.handled) < _PURGE_LIMIT:
+            if max(gone.events, gone.dead_letters, gone.handled, gone.members) < _PURGE_LIMIT:
                 return
             await self._clock.sleep(0.1)  # leave room for the work itself
 

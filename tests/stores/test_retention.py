@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from redrive import ConfigurationError, EventFilter, Redrive, Retention, Status
+from redrive import ConfigurationError, EventFilter, Redrive, Retention, Status, redrive
 from redrive.clock import VirtualClock
 from redrive.store.base import Purge
 from tests.stores.helpers import Hands, found, raw
@@ -172,3 +172,26 @@ async def test_by_default_a_worker_removes_no_dead_letter(app: Redrive, hands: H
     assert isinstance(ended, datetime)
     assert ended == clock.now() - timedelta(days=30)
     assert (await found(app, dead)).status is Status.FAILED
+
+
+@pytest.mark.req("B1")
+async def test_redrives_that_ended_and_plans_that_nobody_started_are_forgotten(
+    app: Redrive, hands: Hands, clock: VirtualClock
+) -> None:
+    dead = await hands.dead_letter("failed")
+    await app.replay(dead, by="ann", reason="mended")
+    await hands.deliver(await hands.claim_one())
+    await redrive.tick(app.store, chain="c")
+    await hands.dead_letter("failed")
+    left = await app.plan("type:failed", by="ann")
+    clock.advance("1d")
+    await app.plan("type:failed", by="ann")  # this one can still be started
+    clock.advance("1h")
+
+    dry = await purge(app, ended_before=clock.now(), dry_run=True)
+    assert (dry.members, len(await app.redrivings())) == (2, 3)
+    await purge(app, ended_before=clock.now())
+
+    (kept,) = await app.redrivings()
+    assert kept.id != left.redrive.id
+    assert (await app.group(left.parts[0]["fingerprint"])).dead_count == 1

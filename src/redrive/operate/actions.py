@@ -276,7 +276,7 @@ async def purge(
         )
         gone = _sum(gone, batch)
         yield gone
-        if max(batch.events, batch.dead_letters) < _BATCH:
+        if max(batch.events, batch.dead_letters, batch.members) < _BATCH:
             return
         await app.clock.sleep(0.05)  # leave room for the work itself
 
@@ -308,6 +308,8 @@ def _sum(one: Purge, two: Purge) -> Purge:
         one.dead_letters + two.dead_letters,
         one.handled + two.handled,
         one.sessions + two.sessions,
+        one.members + two.members,
+        one.redrives + two.redrives,
     )
 
 

@@ -125,6 +125,8 @@ class Purge:
     dead_letters: int = 0
     handled: int = 0
     sessions: int = 0
+    members: int = 0  # of redrives
+    redrives: int = 0
 
 
 class Transaction(Protocol):

@@ -475,6 +475,8 @@ class SqliteStore:
                 failed(failed_before),
                 gone("purge_handled", handled_before),
                 gone("purge_sessions", ended_before),
+                gone("purge_members", ended_before),
+                gone("purge_redrives", ended_before),
             )
             if purged.dead_letters:
                 detail = {

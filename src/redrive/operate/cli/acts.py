@@ -69,6 +69,7 @@ def purge(
             "events": gone.events,
             "dead_letters": gone.dead_letters,
             "sessions": gone.sessions,
+            "redrives": gone.redrives,
             "at_least": capped,
         }
         show.plain(told, output)

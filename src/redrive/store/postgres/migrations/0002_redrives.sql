@@ -51,7 +51,7 @@ create table redrive.redrive (
     generation      bigint,
     from_start      boolean not null default false,
     rate            float8,
-    max_in_flight   int not null default 2000,
+    max_in_flight   int not null default 5000,
     ramp            int[] not null default '{}',
     halt_at         float8 not null default 0.1,
     stage           int not null default 0,

@@ -49,7 +49,7 @@ create table redrive_redrive (
     generation      integer,
     from_start      integer not null default 0,
     rate            real,
-    max_in_flight   integer not null default 2000,
+    max_in_flight   integer not null default 5000,
     ramp            text not null default '[]',
     halt_at         real not null default 0.1,
     stage           integer not null default 0,
@@ -89,10 +89,13 @@ create index redrive_redrive_item_waiting on redrive_redrive_item (event_id) whe
 
 create table redrive_redrive_group (
     fingerprint text not null,
-    redrive_id  text not null references redrive_redrive (id) on delete cascade,
+    redrive_id  text not null,
     members     integer not null,
     primary key (fingerprint, redrive_id)
 ) without rowid;
+create trigger redrive_redrive_is_gone after delete on redrive_redrive begin
+    delete from redrive_redrive_group where redrive_id = old.id;
+end;
 
 -- What a payload was before somebody edited it for a replay.
 create table redrive_payload_revision (

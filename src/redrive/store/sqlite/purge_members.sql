@@ -1,0 +1,6 @@
+-- Purge members: of redrives that ended long ago, and of plans that nobody started.
+delete from redrive_redrive_item where (redrive_id, position) in (
+    select i.redrive_id, i.position from redrive_redrive r join redrive_redrive_item i on i.redrive_id = r.id
+    where (r.state in ('done', 'aborted') and r.ended_at < :before and i.state <> 'released')
+       or (r.state in ('planning', 'planned') and r.expires_at < :before)
+    limit :limit)
