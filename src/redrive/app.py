@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar, Unpack
 from urllib.parse import unquote, urlsplit
@@ -17,6 +18,7 @@ from redrive.errors import ConfigurationError, EventNotFound, MissingDriver, Pay
 from redrive.event import Event, NewEvent, Options, Published, TrailEntry
 from redrive.group import Group
 from redrive.instant import to_micros
+from redrive.isolate import find_app, isolated
 from redrive.payload import Limits, check_text, check_whole, encode
 from redrive.policy import RetryPolicy
 from redrive.publish import NAME_LIMIT, new_events
@@ -91,6 +93,9 @@ class Redrive:
         rules: Sequence[Rule] | None = None,
         on_dead_letter: DeadLetterHook | None = None,
         effects: Literal["inside", "outside"] | None = None,
+        timeout: str | float | timedelta | None = None,
+        deadline: str | float | timedelta | None = None,
+        isolation: Literal["process"] | None = None,
     ) -> Callable[[F], F]:
         """Register the decorated function for events of a type.
 
@@ -98,6 +103,8 @@ class Redrive:
         Every further handler of the type has one; each gets a row, a retry state and a dead letter of its own.
         ``effects="inside"`` says that all it does is in its transaction, so that it may be run as a shadow;
         ``"outside"`` that it reaches further, so that it may not.
+        ``timeout`` limits each attempt, ``deadline`` all of them together, counted from the publish.
+        ``isolation="process"`` runs it in a child process, which is killed when its time is over.
         """
         check_text(type_, "type", NAME_LIMIT)
         target = type_ if name is None else check_text(name, "name", NAME_LIMIT)
@@ -115,6 +122,9 @@ class Redrive:
                 rules=self.rules if rules is None else (*rules, *self.rules),
                 on_dead_letter=on_dead_letter,
                 effects=effects,
+                timeout=timeout,
+                deadline=deadline,
+                isolation=isolation,
             )
             self.route(type_, target)
             return function
@@ -263,9 +273,14 @@ class Redrive:
         poll: str | float = "1s",
         drain: str | float = "30s",
         max_lost: int = 5,
+        children: int | None = None,
         name: str = "",
     ) -> Worker:
-        """Make a worker for the registered handlers; ``await worker.run()`` works until ``worker.stop()``."""
+        """Make a worker for the registered handlers; ``await worker.run()`` works until ``worker.stop()``.
+
+        ``children``: how many processes handlers with ``isolation="process"`` may have; as many as the machine has
+        cores without it.
+        """
         if not self._opened:
             message = "open the app before making a worker: `async with app:`, or `await app.open()`"
             raise ConfigurationError(message)
@@ -276,9 +291,11 @@ class Redrive:
             poll_seconds=parse_duration(poll),
             drain_seconds=parse_duration(drain),
             max_lost=max_lost,
+            children=children,
             generation=self._generation,
             name=name,
         )
+        apart = isolated(self._handlers)
         return Worker(
             self._store,
             self._handlers,
@@ -287,6 +304,7 @@ class Redrive:
             retention=self.retention,
             new_events=self.new_events,
             options=options,
+            hello=find_app(self, apart, self.url) if apart else None,
         )
 
     # Looking and acting
@@ -421,7 +439,10 @@ class Redrive:
         return await group.find(self._store, fingerprint)
 
     async def cancel(self, event_id: UUID, *, by: str, reason: str) -> None:
-        """End an event that has not ended."""
+        """End an event that has not ended; a handler that is running it is told within a second.
+
+        If it finishes first, ``Refused`` says so: there is one answer.
+        """
         await self.open()
         await replay.cancel(self._store, event_id, by=by, reason=reason)
 

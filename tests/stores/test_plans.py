@@ -35,7 +35,9 @@ HOT = {
 WARM = {
     "deliver": {"outbox_pkey"},
     "publish": {"outbox_retry_key"},
-    "sweep": {"outbox_in_flight", "outbox_pkey"},
+    "sweep": {"outbox_in_flight", "outbox_expired", "outbox_pkey"},
+    "cancelled": {"outbox_cancelled"},
+    "expire": {"outbox_pkey"},
     "purge_ended": {"outbox_ended", "outbox_pkey"},
 }
 
@@ -107,7 +109,13 @@ SQLITE = {
     "put_back": ("sqlite_autoindex_redrive_outbox_1 (id=?)",),
     "redrive_release": ("sqlite_autoindex_redrive_outbox_1 (id=?)",),
     "forget": ("redrive_outbox_in_flight (session_id=?)",),
-    "sweep": ("redrive_outbox_in_flight (session_id=?)", "INTEGER PRIMARY KEY"),
+    "sweep": (
+        "redrive_outbox_in_flight (session_id=?)",
+        "redrive_outbox_expired (lease_until<?)",
+        "INTEGER PRIMARY KEY",
+    ),
+    "cancelled": ("redrive_outbox_cancelled (session_id=?)",),
+    "expire": ("sqlite_autoindex_redrive_outbox_1 (id=?)",),
     "purge_ended": ("redrive_outbox_ended (ended_at<?)", "INTEGER PRIMARY KEY"),
     "trail_head": ("PRIMARY KEY (chain=?)",),
     "trail_of_event": ("redrive_trail_event (event_id=?)",),

@@ -25,16 +25,17 @@ Row = Sequence[Any]
 (
     ID, FENCE, TARGET, ATTEMPTS, LOST_COUNT, PAYLOAD, TYPE, QUEUE, PRIORITY, DUE_AT,
     SOURCE, SUBJECT, HEADERS, IDEMPOTENCY_KEY, RETRY_KEY, CORRELATION_ID, CAUSATION_ID,
-    ORDERING_KEY, GENERATION, CYCLE, CREATED_AT,
-) = range(21)  # fmt: skip
-SWEPT_STATUS: Final = 21
+    ORDERING_KEY, GENERATION, CYCLE, CREATED_AT, DEADLINE_AT,
+) = range(22)  # fmt: skip
+SWEPT_STATUS: Final = 22
+SWEPT_LEASE_UNTIL: Final = 23  # set: the attempt took longer than its timeout, and the sweeper holds it now
 
 EVENT_COLUMNS: Final = (
     "id", "type", "source", "target", "subject", "payload", "headers", "idempotency_key", "retry_key", "correlation_id",
     "causation_id", "ordering_key", "queue", "priority", "status", "due_at", "attempts", "lost_count", "max_attempts",
-    "fence", "session_id", "generation", "cycle", "first_failed_at", "last_error", "error_class", "error_type",
-    "safe_to_retry", "fingerprint", "failure_history", "cancelled_by", "cancel_reason", "created_at", "ended_at",
-    "deleted_at",
+    "fence", "session_id", "deadline_at", "generation", "cycle", "first_failed_at", "last_error", "error_class",
+    "error_type", "safe_to_retry", "fingerprint", "failure_history", "cancelled_by", "cancel_reason", "created_at",
+    "ended_at", "deleted_at",
 )  # fmt: skip
 
 _ID_DIGITS: Final = 32
@@ -68,6 +69,7 @@ class Turn:
 
     claimed: Sequence[Row]
     refused: Sequence[Any] = ()  # ids as the store gave them
+    now: float = 0.0  # the store's time, in seconds since 1970
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,12 @@ class Transaction(Protocol):
     async def note(self, kind: str, actor: str, facts: Mapping[str, Any]) -> None: ...
 
 
+class Beat(Protocol):
+    """How the heartbeat thread renews a session, and lets others take what has run too long on a blocked loop."""
+
+    def __call__(self, session_id: UUID, lease_seconds: float, overdue: Sequence[Row] = ()) -> Awaitable[bool]: ...
+
+
 class Store(Protocol):
     """The contract. One conformance suite runs against every implementation."""
 
@@ -157,7 +165,7 @@ class Store(Protocol):
     async def begin_session(self, session: Session, lease_seconds: float) -> None: ...
     async def end_session(self, session_id: UUID) -> None: ...
     def heartbeat(self, session_id: UUID, lease_seconds: float) -> Awaitable[bool]: ...
-    def pulse(self) -> AbstractAsyncContextManager[Callable[[UUID, float], Awaitable[bool]]]: ...
+    def pulse(self) -> AbstractAsyncContextManager["Beat"]: ...
     async def sessions(self) -> list[Session]: ...
 
     def claims(self, session_id: UUID, lanes: Sequence[Lane], *, actor: str) -> "Claims": ...
@@ -170,6 +178,7 @@ class Store(Protocol):
         self, event_id: UUID, *, generation: int | None, by: str, reason: str, payload: str | None = None
     ) -> None: ...
     async def cancel(self, event_id: UUID, *, by: str, reason: str) -> None: ...
+    async def cancel_all(self, event_ids: Sequence[UUID], *, by: str, reason: str) -> list[UUID]: ...
     async def discard(self, event_id: UUID, *, by: str, reason: str) -> None: ...
     async def restore(self, event_id: UUID, *, by: str, reason: str) -> None: ...
     async def purge(
@@ -193,6 +202,11 @@ class Claims(Protocol):
     async def next_due(self) -> float | None: ...
     async def forget(self, held: Iterable[Any]) -> int: ...
     async def close(self) -> None: ...
+
+
+def seconds_of(instant: Any) -> float:
+    """Express an instant of a claimed row in seconds since 1970: microseconds on SQLite, a datetime on PostgreSQL."""
+    return float(instant.timestamp()) if isinstance(instant, datetime) else instant / 1e6
 
 
 def judge_schema(place: str, found: int, newest: int) -> None:
@@ -269,6 +283,7 @@ def event_from(row: Mapping[str, Any], instant: Callable[[Any], datetime]) -> Ev
         status=Status(row["status"]),
         due_at=instant(row["due_at"]),
         created_at=instant(row["created_at"]),
+        deadline_at=at("deadline_at"),
         first_failed_at=at("first_failed_at"),
         ended_at=at("ended_at"),
         deleted_at=at("deleted_at"),

@@ -41,6 +41,8 @@ from redrive.store.base import (
     ID,
     LOST_COUNT,
     SOURCE,
+    SWEPT_LEASE_UNTIL,
+    Beat,
     EventFilter,
     Finished,
     Lane,
@@ -308,16 +310,17 @@ class SqliteStore:
             )
         )
 
-    async def heartbeat(self, session_id: UUID, lease_seconds: float) -> bool:
-        values = {"id": str(session_id), "lease": int(lease_seconds * 1e6)}
-        return bool(
-            await self.writer.do(
-                lambda connection, now: connection.execute(_sql("heartbeat").text, {**values, "now": now}).fetchone()
-            )
-        )
+    async def heartbeat(self, session_id: UUID, lease_seconds: float, overdue: Sequence[Row] = ()) -> bool:
+        def job(connection: sqlite3.Connection, now: int) -> bool:
+            for row in overdue:
+                connection.execute(_sql("expire").text, {"id": row[ID], "fence": row[FENCE], "now": now})
+            values = {"id": str(session_id), "lease": int(lease_seconds * 1e6), "now": now}
+            return connection.execute(_sql("heartbeat").text, values).fetchone() is not None
+
+        return bool(await self.writer.do(job))
 
     @asynccontextmanager
-    async def pulse(self) -> AsyncIterator[Callable[[UUID, float], Any]]:
+    async def pulse(self) -> AsyncIterator[Beat]:
         """Give the heartbeat thread its way to renew: here the writer thread does it, no event loop of ours needed."""
         yield self.heartbeat
 
@@ -355,6 +358,7 @@ class SqliteStore:
                     {"lost_count": row[LOST_COUNT], "next_retry_at": iso(from_micros(row[DUE_AT]))},
                 )
                 for row in rows
+                if row[SWEPT_LEASE_UNTIL] is None
             ]
             write_trail(connection, str(session_id), now, entries)
             return rows
@@ -414,13 +418,13 @@ class SqliteStore:
     async def cancel(self, event_id: UUID, *, by: str, reason: str) -> None:
         def job(connection: sqlite3.Connection, now: int) -> None:
             event = _find(connection, event_id)
-            values = {"id": str(event_id), "now": now, "by": by, "reason": reason}
-            if connection.execute(_sql("cancel").text, values).rowcount == 0:
+            if not _cancel_rows(connection, now, [event_id], by, reason):
                 raise Refused(f"event {event_id} is {event.status} already: nothing is left to cancel")
-            detail = {"reason": reason, "was": str(event.status)}
-            write_trail(connection, OPERATOR, now, [(str(event_id), "cancelled", event.source, by, detail)])
 
         await self.writer.do(job)
+
+    async def cancel_all(self, event_ids: Sequence[UUID], *, by: str, reason: str) -> list[UUID]:
+        return list(await self.writer.do(lambda connection, now: _cancel_rows(connection, now, event_ids, by, reason)))
 
     async def discard(self, event_id: UUID, *, by: str, reason: str) -> None:
         await self._mark("discard", "discarded", event_id, by, reason)
@@ -550,7 +554,7 @@ class SqliteClaims:
     async def turn(self, finished: Finished, want: int) -> Turn:
         def job(connection: sqlite3.Connection, now: int) -> Turn:
             refused = self._settle(connection, now, finished)
-            return Turn(self._claim(connection, now, want), refused)
+            return Turn(self._claim(connection, now, want), refused, now / 1e6)
 
         return await self._store.writer.do(job)  # type: ignore[no-any-return]
 
@@ -748,6 +752,21 @@ def _deliver_rows(connection: sqlite3.Connection, now: int, rows: Sequence[Row])
     # Rare: some leases were lost. Say which.
     query = "select 1 from redrive_outbox where id = ? and fence = ? and status = 'delivered' and ended_at = ?"
     return [row[ID] for row in rows if connection.execute(query, (row[ID], row[FENCE], now)).fetchone() is None]
+
+
+def _cancel_rows(
+    connection: sqlite3.Connection, now: int, event_ids: Sequence[UUID], by: str, reason: str
+) -> list[UUID]:
+    """Call off what has not ended, with the trail entries; return which that was."""
+    standing = "select status, source from redrive_outbox where id = ?"
+    entries: list[tuple[Any, str, str, str, Mapping[str, Any]]] = []
+    for event_id in event_ids:
+        was = connection.execute(standing, (str(event_id),)).fetchone()
+        values = {"id": str(event_id), "now": now, "by": by, "reason": reason}
+        if connection.execute(_sql("cancel").text, values).rowcount:
+            entries.append((event_id, "cancelled", was[1], by, {"reason": reason, "was": was[0]}))
+    write_trail(connection, OPERATOR, now, entries)
+    return [entry[0] for entry in entries]
 
 
 _SETTLE_ORDER: Final = (

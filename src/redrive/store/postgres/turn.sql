@@ -16,7 +16,8 @@ with moment as materialized (
     returning o.id
 ), claimed as (
     update redrive.outbox o
-    set status = 'in_flight', attempts = o.attempts + 1, fence = o.fence + 1, session_id = :session::uuid
+    set status = 'in_flight', attempts = o.attempts + 1, fence = o.fence + 1, session_id = :session::uuid,
+        lease_until = null
     where o.id = any(array(
         select c.id
         from unnest(:queues::text[], :priorities::smallint[], :starts::timestamptz[]) as lane(queue, priority, start)
@@ -33,10 +34,10 @@ with moment as materialized (
         limit :want))
     returning o.id, o.fence, o.target, o.attempts, o.lost_count, o.payload, o.type, o.queue, o.priority, o.due_at,
               o.source, o.subject, o.headers, o.idempotency_key, o.retry_key, o.correlation_id, o.causation_id,
-              o.ordering_key, o.generation, o.cycle, o.created_at
+              o.ordering_key, o.generation, o.cycle, o.created_at, o.deadline_at
 )
 select * from claimed
 union all
 select null, (select count(*) from delivered), null, null, null, null, null, null, null, (select now from moment),
        pg_snapshot_xmin(pg_current_snapshot())::text, pg_current_xact_id()::text,
-       null, null, null, null, null, null, null, null, null
+       null, null, null, null, null, null, null, null, null, null

@@ -153,6 +153,7 @@ create function redrive.release(
             generation = coalesce(r.generation, o.generation), priority = coalesce(p_priority, o.priority),
             first_failed_at = null, last_error = null, error_class = null, error_type = null, safe_to_retry = null,
             fingerprint = null, ended_at = null,
+            deadline_at = null,  -- somebody wants it done although the time is over
             failure_history = redrive.with_cycle(o.failure_history, jsonb_build_object(
                 'cycle', o.cycle, 'attempts', o.attempts, 'lost_count', o.lost_count,
                 'first_failed_at', redrive.iso(o.first_failed_at), 'failed_at', redrive.iso(o.ended_at),
