@@ -446,6 +446,14 @@ class Redrive:
         await self.open()
         await replay.cancel(self._store, event_id, by=by, reason=reason)
 
+    async def cancel_all(self, event_ids: Sequence[UUID], *, by: str, reason: str) -> list[UUID]:
+        """End those of some events that have not ended, in one transaction; return which they were.
+
+        What a worker is settling in the same instant may be left out: ask again.
+        """
+        await self.open()
+        return await replay.cancel_all(self._store, event_ids, by=by, reason=reason)
+
     async def discard(self, event_id: UUID, *, by: str, reason: str) -> None:
         """Hide a dead letter; it can be restored."""
         await self.open()

@@ -4,6 +4,7 @@ A dead letter is replayed in place: the cycle that failed is kept in its history
 reset. Nothing here happens by itself, and no restart ever replays anything.
 """
 
+from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
@@ -28,6 +29,11 @@ async def replay(
 async def cancel(store: Store, event_id: UUID, *, by: str, reason: str) -> None:
     """End an event that has not ended."""
     await store.cancel(event_id, by=check_actor(by, "cancel"), reason=check_reason(reason, "cancel"))
+
+
+async def cancel_all(store: Store, event_ids: Sequence[UUID], *, by: str, reason: str) -> list[UUID]:
+    """End those of these events that have not ended, in one transaction; return which they were."""
+    return await store.cancel_all(event_ids, by=check_actor(by, "cancel"), reason=check_reason(reason, "cancel"))
 
 
 async def discard(store: Store, event_id: UUID, *, by: str, reason: str) -> None:

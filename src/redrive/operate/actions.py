@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
+from uuid import UUID
 
 from redrive import group
 from redrive.app import Redrive
@@ -26,6 +27,8 @@ DONE: Final[dict[Verb, str]] = {
 
 _BATCH: Final = 1_000
 _DRY_RUN_LIMIT: Final = 100_000
+_CANCEL_BATCH: Final = 500
+_CANCEL_ROUNDS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,21 @@ async def _one(app: Redrive, verb: Verb, event: Event, by: str, reason: str, gen
     except (Refused, EventNotFound) as error:
         return Done(event, verb, str(error))
     return Done(event, verb)
+
+
+async def cancel_all(app: Redrive, ids: Sequence[UUID], *, by: str, reason: str) -> AsyncIterator[int]:
+    """Call events off in bounded batches; yields how many were. What has ended by itself is left alone."""
+    gone = 0
+    for first in range(0, len(ids), _CANCEL_BATCH):
+        left = set(ids[first : first + _CANCEL_BATCH])
+        for _ in range(_CANCEL_ROUNDS):  # what a worker is settling at this moment is passed over the first time
+            done = set(await app.cancel_all(sorted(left), by=by, reason=reason))
+            gone += len(done)
+            left -= done
+            if not left or not await views.live(app, left):
+                break
+            await app.clock.sleep(0.05)
+        yield gone
 
 
 async def purge(

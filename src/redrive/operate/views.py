@@ -7,7 +7,7 @@ the trail knows what went wrong and who did what, the row knows when it began an
 import heapq
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
@@ -15,7 +15,7 @@ from uuid import UUID
 
 from redrive.app import Redrive
 from redrive.errors import EventNotFound, RedriveError
-from redrive.event import Event, FailureCycle, Status, TrailEntry
+from redrive.event import LIVE, Event, FailureCycle, Status, TrailEntry
 from redrive.group import Group, Skew, skew
 from redrive.instant import from_micros, iso
 from redrive.redrive import Plan, Redriving
@@ -28,6 +28,7 @@ _ID_CHARACTERS: Final = re.compile(r"[0-9a-f-]{1,36}")
 _DIGITS_OF_AN_ID: Final = 32
 _FINGERPRINT: Final = re.compile(r"(?:[0-9]+:)?([0-9a-f]{1,16})")
 _ITEMS_PAGE: Final = 2_000
+_IS_LIVE: Final = "and status in ('pending', 'in_flight', 'blocked')"
 _COMPARED: Final = 500
 _REDRIVES_SEARCHED: Final = 50
 _PAST_REDRIVES: Final = 10
@@ -93,6 +94,19 @@ def narrowed(app: Redrive, wanted: EventFilter, selection: Selection) -> EventFi
     says = any(term.field == "discarded" for term in selection.terms)
     discarded = None if says and not wanted.discarded else wanted.discarded
     return replace(wanted, discarded=discarded, clauses=tuple(clauses), values=values)
+
+
+async def live_ids(app: Redrive, selection: Selection) -> list[UUID]:
+    """Read the ids of all events that a selection means and that have not ended."""
+    wanted = narrowed(app, EventFilter(), selection)
+    wanted = replace(wanted, clauses=(*wanted.clauses, _IS_LIVE))
+    return [event.id async for event in pages(app, wanted)]
+
+
+async def live(app: Redrive, ids: Iterable[UUID]) -> list[UUID]:
+    """Say which of these have not ended."""
+    found = [await app.event(each) for each in ids]
+    return [event.id for event in found if event is not None and event.status in LIVE]
 
 
 async def selected(app: Redrive, selection: str, *, limit: int = 50, before: UUID | None = None) -> list[Event]:

@@ -1,25 +1,28 @@
 """`redrive events`: find, look at and call off single events."""
 
+import sys
 from typing import Annotated
 
 import typer
 
 from redrive.event import Event, Status
-from redrive.operate import views
+from redrive.operate import actions, views
 from redrive.operate.cli import show
 from redrive.operate.cli.acts import act_and_tell
-from redrive.operate.cli.outcome import NothingMatched
+from redrive.operate.cli.outcome import BadInput, NothingMatched
 from redrive.operate.cli.shared import (
     ByOption,
-    IdsArgument,
     Output,
     OutputOption,
     ReasonOption,
     UrlOption,
+    actor,
     existing,
+    reason_from,
     run,
     url_from,
 )
+from redrive.operate.cli.text import plural
 from redrive.selection import Selection, parse
 from redrive.store.base import EventFilter
 
@@ -30,6 +33,11 @@ LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, h
 SelectionArgument = Annotated[
     str | None, typer.Argument(metavar="SELECTION", help="Which, like 'class:missing age>1h'; all without it.")
 ]
+WhichArgument = Annotated[
+    list[str],
+    typer.Argument(metavar="ID...|SELECTION", help="Ids, or - for input; or one selection, like 'type:order.*'."),
+]
+_NOT_IN_IDS = frozenset(":<>=~!")
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id, or a unique beginning of it.")]
 
 
@@ -128,11 +136,42 @@ async def _timeline(url: str, text: str, output: Output) -> None:
 @app.command("cancel")
 def cancel(
     ctx: typer.Context,
-    ids: IdsArgument,
+    which: WhichArgument,
     reason: ReasonOption = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a selection is called off.")] = False,
     by: ByOption = None,
     output: OutputOption = Output.TABLE,
     url: UrlOption = None,
 ) -> None:
-    """Call off events that have not ended; a running attempt can then settle nothing."""
-    act_and_tell(url_from(ctx, url), "cancel", ids, by=by, reason=reason, output=output)
+    """Call off events that have not ended; a running handler is told, and can settle nothing any more."""
+    if len(which) == 1 and set(which[0]) & _NOT_IN_IDS:
+        selection, why, who = parse(which[0]), reason_from(reason, "cancel"), actor(by)
+        run(_cancel_selected(url_from(ctx, url), selection, who, why, output, yes=yes))
+    else:
+        act_and_tell(url_from(ctx, url), "cancel", which, by=by, reason=reason, output=output)
+
+
+async def _cancel_selected(url: str, selection: Selection, by: str, reason: str, output: Output, *, yes: bool) -> None:
+    async with existing(url) as app_:
+        ids = await views.live_ids(app_, selection)
+        if not ids:
+            raise NothingMatched("no events that have not ended match")
+        _agree(f"Call off {plural(len(ids), 'event')}: {selection.text}", yes=yes)
+        gone = 0
+        with show.progress("cancelling") as advance:
+            async for gone in actions.cancel_all(app_, ids, by=by, reason=reason):
+                advance(gone)
+    if output is Output.TABLE:
+        show.put_line(f"{gone:,} of {plural(len(ids), 'event')} cancelled")
+    else:
+        told = {"selection": selection.text, "selected": len(ids), "cancelled": gone}
+        print(show.json_text(told, indent=2 if output is Output.JSON else None))
+
+
+def _agree(question: str, *, yes: bool) -> None:
+    """Ask the person at the terminal; a script has to say --yes."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise BadInput(f"{question}? Nobody is there to be asked: add --yes")
+    typer.confirm(f"{question}?", abort=True, err=True)
