@@ -25,7 +25,7 @@ from redrive.classify import DEFAULT_RULES, Described, Rule, classify, describe,
 from redrive.context import Context, Desk
 from redrive.deliver import deliver
 from redrive.errors import ConfigurationError
-from redrive.isolate import HEADER, Hello, Reply, frame
+from redrive.isolate import HEADER, Hello, Job, Reply, frame
 from redrive.policy import RetryPolicy
 from redrive.settle import ERROR_LIMIT
 from redrive.store.base import Row
@@ -56,8 +56,9 @@ async def _serve(line: socket.socket) -> None:
         threads = ThreadPoolExecutor(1, thread_name_prefix="redrive-handler")
         with suppress(asyncio.IncompleteReadError, ConnectionError):  # the parent wants nothing more
             while True:
-                target, row = await _read(reader)
-                writer.write(frame(await _run(app, target, row, desk, threads)))
+                job: Job = await _read(reader)
+                app.store.renew_with(job.session_id, job.lease_seconds)
+                writer.write(frame(await _run(app, job.target, job.row, desk, threads)))
         await app.close()
     with suppress(ConnectionError):
         await writer.drain()
@@ -78,7 +79,10 @@ async def _begin(hello: Hello) -> tuple[Redrive | None, Reply]:
 
 
 async def _run(app: Redrive, target: str, row: Row, desk: Desk, threads: Executor) -> Reply:
-    handler = app.handlers[target]
+    handler = app.handlers.get(target)
+    if handler is None:
+        message = f"{target!r} has no handler in a child process: register it when its module is imported"
+        return _failed(ConfigurationError(message), target, app.retry, app.rules)
     context = Context(row, desk)
     try:
         await deliver(handler, row, context, threads)

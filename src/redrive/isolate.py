@@ -19,7 +19,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from redrive.classify import Described, describe
@@ -42,6 +42,16 @@ class Hello:
     app_name: str
     url: str
     opens: bool  # whether a handler wants a context, and with it the database
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One event to handle, and the session that holds it."""
+
+    target: str
+    row: list[Any]
+    session_id: UUID
+    lease_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +201,12 @@ class Child(asyncio.Protocol):
             raise
         return child
 
-    async def run(self, row: Row) -> Reply:
+    async def run(self, row: Row, session_id: UUID, lease_seconds: float) -> Reply:
         """Run one event; whatever its handler raised is in the reply."""
         values = list(row)
         if isinstance(values[ID], UUID):
             values[ID] = UUID(bytes=values[ID].bytes)  # the driver's own class does not travel
-        return await self._ask((row[TARGET], values))
+        return await self._ask(Job(row[TARGET], values, session_id, lease_seconds))
 
     async def _ask(self, message: object) -> Reply:
         if self._transport is None or not self.is_alive:

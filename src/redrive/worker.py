@@ -32,6 +32,7 @@ from redrive.deliver import DeadLetter, Handler, deliver
 from redrive.duration import format_duration
 from redrive.errors import (
     AlreadyHandled,
+    AttemptStopped,
     Cancelled,
     ConfigurationError,
     DeadlinePassed,
@@ -534,7 +535,7 @@ class Worker:
             self._limit(attempt)
             attempt.child = child
             try:
-                reply = await child.run(attempt.row)
+                reply = await child.run(attempt.row, self._session(), self.options.lease_seconds)
                 attempt.settled = reply.settled
                 reply.check()
             finally:
@@ -645,28 +646,43 @@ class Worker:
         await self._failed(attempt.handler, row, why)
 
     async def _hear_of_cancels(self) -> None:
-        """Ask, while handlers run, which of their events were called off, and tell them."""
+        """Ask, while we hold events, which of them were called off, and tell their handlers."""
+        strangers: set[Any] = set()
         while True:
             await self._clock.sleep(_NEWS_SECONDS)
-            if not self._running:
+            if not self._held:
                 continue
             try:
                 rows = await self._store.ask("cancelled", session=self._session())
-                if rows:
-                    self._tell_cancelled(rows)
+                told = self._tell_cancelled(rows)
+                # One we do not know may have been claimed by a turn whose answer is on its way: look once more.
+                told |= strangers & {row["id"] for row in rows}
+                strangers = {row["id"] for row in rows} - told
+                if told:
                     async with self._store.transaction() as transaction:
-                        await transaction.run("told", ids=[row["id"] for row in rows])
+                        await transaction.run("told", ids=list(told))
             except StoreUnavailable as error:
                 log.debug("cannot ask what was called off", worker=self.name, error=str(error))
             except Exception as error:  # noqa: BLE001 - as in upkeep: it must not end in silence
                 log.error("cannot ask what was called off, trying again", worker=self.name, error=repr(error)[:500])
 
-    def _tell_cancelled(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def _tell_cancelled(self, rows: Iterable[Mapping[str, Any]]) -> set[Any]:
+        """Stop what runs and drop what waits in the hand; returns what was ours."""
+        told = set()
         for row in rows:
-            attempt = self._running.get(row["id"])
-            if attempt is not None and attempt.row[FENCE] == row["fence"] and attempt.why is None:
+            event_id = row["id"]
+            held, attempt = self._held.get(event_id), self._running.get(event_id)
+            if held is None or held[FENCE] != row["fence"]:
+                continue
+            told.add(event_id)
+            if attempt is not None and attempt.why is None:
                 self._watch.discard(attempt)
                 self._tell(attempt, Cancelled(f"called off by {row['cancelled_by']}: {row['cancel_reason']}"))
+            elif attempt is None and held in self._hand:
+                self._hand.remove(held)
+                self._release(held)
+                self.tally.cancelled += 1
+        return told
 
     def _is_ours(self, row: Row) -> bool:
         """Tell a live attempt from one that was given up, whose handler came to an end all the same."""
@@ -895,7 +911,10 @@ class Worker:
         """Cancel the running handlers and empty the hand. Threads cannot be stopped; their results are ignored."""
         self._hand.clear()
         self._alone, self._alone_running = None, False
+        in_threads = [attempt for attempt in self._running.values() if attempt.runs_in_thread]
         await self._stop_slots()
+        for attempt in in_threads:
+            attempt.why = attempt.why or AttemptStopped("the worker has stopped: the event was handed back")
         self._running.clear()
         if self._settling:
             await asyncio.wait(tuple(self._settling), timeout=_CANCEL_SECONDS)

@@ -162,6 +162,53 @@ async def test_what_waits_is_called_off_and_never_runs(app: Redrive) -> None:
         await app.cancel(other.id, by="ann", reason="too late")
 
 
+@pytest.mark.req("W9")
+async def test_what_was_claimed_ahead_and_is_called_off_is_never_started(app: Redrive) -> None:
+    calls: list[int] = []
+    first, proceed = asyncio.Event(), asyncio.Event()
+
+    @app.handler("queue")
+    async def queue(payload: int) -> None:
+        calls.append(payload)
+        first.set()
+        await proceed.wait()
+
+    published = await app.publish_many([("queue", number) for number in range(3)])
+    worker = app.worker(concurrency=1)
+    worker._appetite._ahead = 2  # as after a while of short handlers
+    running = asyncio.create_task(worker.run())
+    await first.wait()
+    assert worker.tally.claimed == 3
+    await app.cancel(published[1].id, by="ann", reason="wrong order")
+    await until(lambda: worker.tally.cancelled == 1)
+    proceed.set()
+    await until(lambda: worker.tally.delivered == 2)
+    worker.stop()
+    await running
+
+    assert calls == [0, 2]
+    assert worker.tally.leases_lost == 0
+
+
+async def test_a_thread_learns_that_its_worker_has_stopped(app: Redrive) -> None:
+    started, ended = threading.Event(), threading.Event()
+
+    @app.handler("long")
+    def long(payload: Any, ctx: Context) -> None:
+        started.set()
+        while not ctx.cancelled:
+            time.sleep(0.01)
+        ended.set()
+
+    published = await app.publish("long")
+    async with working(app, drain="100ms"):
+        await until(started.is_set)
+
+    await until(ended.is_set)
+    event = await read(app, published.id)
+    assert (event.status, event.attempts) == (Status.PENDING, 0)
+
+
 @pytest.mark.req("W9", "B4")
 async def test_of_cancel_success_and_failure_one_answer_stands(app: Redrive) -> None:
     """A hundred handlers finish, well or badly, just while they are called off."""

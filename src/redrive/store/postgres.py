@@ -317,6 +317,9 @@ class PostgresStore:
             generation=session.generation, lease=lease_seconds, now=self._now(),
         )  # fmt: skip
 
+    def renew_with(self, session_id: UUID, lease_seconds: float) -> None:
+        """Nothing to do: a transaction keeps no heartbeat out."""
+
     async def end_session(self, session_id: UUID) -> None:
         await self._fetch("session_end", id=session_id, now=self._now())
 

@@ -301,7 +301,11 @@ class SqliteStore:
         await self.writer.do(
             lambda connection, now: connection.execute(_sql("session_begin").text, {**values, "now": now}).rowcount
         )
-        self._renewal = {"id": values["id"], "lease": values["lease"]}
+        self.renew_with(session.id, lease_seconds)
+
+    def renew_with(self, session_id: UUID, lease_seconds: float) -> None:
+        """Renew this session with every transaction: while one holds the file, no heartbeat comes through."""
+        self._renewal = {"id": str(session_id), "lease": int(lease_seconds * 1e6)}
 
     async def end_session(self, session_id: UUID) -> None:
         await self.writer.do(
