@@ -34,7 +34,7 @@ class Attempt:
         self.handler = handler
         self.task = task
         self.child: Killable | None = None
-        self.until = 0.0  # in the event loop's time; meaningful while it is watched
+        self.until = 0.0  # in the event loop's time; 0 as long as nothing limits it
         self.is_last = False  # whether the limit is the deadline of the event, not the timeout of the attempt
         self.why: AttemptStopped | None = None
         self.given_up = False

@@ -47,6 +47,7 @@ class Handler:
     timeout: float | None = None
     deadline: float | None = None
     isolation: Literal["process"] | None = None
+    is_limited: bool = False
 
     @property
     def name(self) -> str:
@@ -118,6 +119,7 @@ def handler_from(
         timeout=None if timeout is None else span(timeout, "timeout"),
         deadline=None if deadline is None else span(deadline, "deadline"),
         isolation=isolation,
+        is_limited=timeout is not None or deadline is not None,
     )
 
 

@@ -9,7 +9,7 @@ written down. Nothing here reads or writes anything: the store does.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import Any, Final, Self, TypedDict
@@ -190,7 +190,6 @@ class Event:
     max_attempts: int | None
     fence: int
     session_id: UUID | None
-    deadline_at: datetime | None
     generation: int
     cycle: int
     first_failed_at: datetime | None
@@ -205,6 +204,7 @@ class Event:
     created_at: datetime
     ended_at: datetime | None
     deleted_at: datetime | None
+    deadline_at: datetime | None = field(default=None, kw_only=True)
 
     @property
     def attempt_count(self) -> int:

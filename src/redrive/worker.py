@@ -511,7 +511,8 @@ class Worker:
         error: BaseException | None = None
         try:
             if handler.isolation is None:
-                self._limit(attempt)
+                if handler.is_limited or row[DEADLINE_AT] is not None:
+                    self._limit(attempt)
                 await deliver(handler, row, context, self._threads)
             else:
                 await self._deliver_apart(attempt)
@@ -542,8 +543,9 @@ class Worker:
                 attempt.child = None
 
     def _over(self, attempt: Attempt) -> None:
-        self._watch.discard(attempt)
-        attempt.calm()
+        if attempt.until:  # it was watched: most are not
+            self._watch.discard(attempt)
+            attempt.calm()
         event_id = attempt.row[ID]
         if self._running.get(event_id) is attempt:  # not a later attempt at the same event
             del self._running[event_id]

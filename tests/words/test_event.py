@@ -43,7 +43,6 @@ EVENT = Event(
     due_at=NOW,
     attempts=0,
     lost_count=0,
-    deadline_at=None,
     max_attempts=None,
     fence=0,
     session_id=None,
