@@ -30,6 +30,7 @@ from redrive.store.base import ID, TARGET, Row
 HEADER: Final = struct.Struct("!I")
 START_SECONDS: Final = 60.0
 _END_SECONDS: Final = 5.0
+_LAST_WORDS_SECONDS: Final = 1.0
 _PROGRAM: Final = "import sys, json; sys.path[:] = json.loads(sys.argv.pop()); from redrive.child import main; main()"
 
 
@@ -165,6 +166,7 @@ class Child(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
         self._answer: asyncio.Future[Reply] | None = None
+        self._closed = asyncio.get_running_loop().create_future()
         self.is_alive = True
         self.ended = asyncio.create_task(self._watch(), name="redrive-child")
 
@@ -243,6 +245,8 @@ class Child(asyncio.Protocol):
         os.close(self._life)
         self.is_alive = False
         if self._transport is not None:
+            # Its last words may still be on the line; a process it started may hold that open.
+            await asyncio.wait([self._closed], timeout=_LAST_WORDS_SECONDS)
             self._transport.close()
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(ProcessDied(self._epitaph()))
@@ -262,6 +266,8 @@ class Child(asyncio.Protocol):
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the process's end says more
+        if not self._closed.done():
+            self._closed.set_result(None)
         if self._answer is not None:
             self.kill()  # a process that closed its line can tell us nothing more
 

@@ -22,7 +22,7 @@ from redrive.errors import ConfigurationError
 from tests.worker.conftest import until, working
 
 SHOP = """
-import asyncio, ctypes, os, signal, sys, time
+import asyncio, ctypes, os, signal, sys, threading, time
 from redrive import Context, PolicyViolation, Redrive, RetryPolicy
 
 app = Redrive({url!r}, retry=RetryPolicy(max_attempts=2, base_delay=0.01, max_delay=0.02), migrate=True)
@@ -103,6 +103,16 @@ class Strange(Exception):
 @handler("strange")
 async def strange(payload):
     raise Strange("one", "two")
+
+
+@handler("last.words")
+def last_words(payload):
+    threading.Thread(target=_end_soon, daemon=True).start()
+
+
+def _end_soon():
+    time.sleep(0.005)
+    os._exit(0)
 
 
 @handler("exit")
@@ -326,6 +336,17 @@ async def test_a_transaction_in_a_child_settles_the_event_once(app: Redrive, typ
     assert await booked(app) == 1
     (follow,) = [event for event in await app.events() if event.type == "follow.up"]
     assert (follow.causation_id, follow.payload) == (str(published.id), {"of": str(published.id)})
+
+
+@pytest.mark.req("A7")
+async def test_a_child_that_ends_between_two_events_is_replaced(app: Redrive) -> None:
+    """The answer it gave before counts; only an event that it was given too late to see has failed."""
+    for _ in range(5):
+        await app.publish("last.words")
+        tally = await app.worker(children=1).drain()
+        assert tally.delivered == 1
+
+    assert {(event.status, event.attempts) for event in await app.events()} == {(Status.DELIVERED, 1)}
 
 
 @pytest.mark.req("A7", "O8")
