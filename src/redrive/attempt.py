@@ -27,7 +27,19 @@ class Killable(Protocol):
 class Attempt:
     """One handler at work on one event."""
 
-    __slots__ = ("_cancels", "child", "given_up", "handler", "is_last", "row", "settled", "task", "until", "why")
+    __slots__ = (
+        "_cancels",
+        "child",
+        "given_up",
+        "handler",
+        "is_last",
+        "is_over",
+        "row",
+        "settled",
+        "task",
+        "until",
+        "why",
+    )
 
     def __init__(self, row: Row, handler: Handler, task: asyncio.Task[None]) -> None:
         self.row = row
@@ -36,6 +48,7 @@ class Attempt:
         self.child: Killable | None = None
         self.until = 0.0  # in the event loop's time; 0 as long as nothing limits it
         self.is_last = False  # whether the limit is the deadline of the event, not the timeout of the attempt
+        self.is_over = False
         self.why: AttemptStopped | None = None
         self.given_up = False
         self.settled = False  # by the transaction of a child process

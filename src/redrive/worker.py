@@ -510,25 +510,28 @@ class Worker:
         context = Context(row, self._desk, attempt)
         error: BaseException | None = None
         try:
-            if handler.isolation is None:
-                if handler.is_limited or row[DEADLINE_AT] is not None:
-                    self._limit(attempt)
-                await deliver(handler, row, context, self._threads)
+            try:
+                if handler.isolation is None:
+                    if handler.is_limited or row[DEADLINE_AT] is not None:
+                        self._limit(attempt)
+                    await deliver(handler, row, context, self._threads)
+                else:
+                    await self._deliver_apart(attempt)
+            except asyncio.CancelledError as raised:
+                if self._abandoning and attempt.why is None and not context.settled:
+                    self._handed_back(row)
+                    raise
+                error = raised
+            except BaseException as raised:  # noqa: BLE001 - SystemExit and friends are a handler's failure too
+                error = raised
+            finally:
+                self._over(attempt)
+            if error is None and attempt.why is None and not context.settled:
+                self._delivered(row)
             else:
-                await self._deliver_apart(attempt)
-        except asyncio.CancelledError as raised:
-            if self._abandoning and attempt.why is None and not context.settled:
-                self._handed_back(row)
-                raise
-            error = raised
-        except BaseException as raised:  # noqa: BLE001 - SystemExit and friends are a handler's failure too
-            error = raised
+                await self._conclude(attempt, context, error)
         finally:
-            self._over(attempt)
-        if error is None and attempt.why is None and not context.settled:
-            self._delivered(row)
-        else:
-            await self._conclude(attempt, context, error)
+            self._forget(attempt)
 
     async def _deliver_apart(self, attempt: Attempt) -> None:
         """Run it in a child process; its time is counted from when it has one."""
@@ -543,9 +546,13 @@ class Worker:
                 attempt.child = None
 
     def _over(self, attempt: Attempt) -> None:
+        """Note that the handler has ended, or that nobody waits for it any more: there is nothing left to tell it."""
+        attempt.is_over = True
         if attempt.until:  # it was watched: most are not
             self._watch.discard(attempt)
             attempt.calm()
+
+    def _forget(self, attempt: Attempt) -> None:
         event_id = attempt.row[ID]
         if self._running.get(event_id) is attempt:  # not a later attempt at the same event
             del self._running[event_id]
@@ -623,6 +630,9 @@ class Worker:
             return
         attempt.given_up = True
         self._over(attempt)
+        self._forget(attempt)
+        if attempt.row is self._alone:
+            self._alone, self._alone_running = None, False
         self._deaf.add(attempt.task)
         self._slots.append(asyncio.create_task(self._slot(self._crew), name="redrive-slot"))
         settling = asyncio.create_task(self._stopped(attempt, None), name="redrive-settle")
@@ -677,7 +687,7 @@ class Worker:
             if held is None or held[FENCE] != row["fence"]:
                 continue
             told.add(event_id)
-            if attempt is not None and attempt.why is None:
+            if attempt is not None and attempt.why is None and not attempt.is_over:
                 self._watch.discard(attempt)
                 self._tell(attempt, Cancelled(f"called off by {row['cancelled_by']}: {row['cancel_reason']}"))
             elif attempt is None and held in self._hand:
@@ -949,13 +959,13 @@ class Worker:
         """Stop gracefully: return what was not started, let the rest finish, then return that too."""
         self._hand_back_waiting()
         until = self._clock.monotonic() + self.options.drain_seconds
-        while (self._running or len(self._finished)) and not self._session_lost:
+        while (self._running or self._settling or len(self._finished)) and not self._session_lost:
             if len(self._finished):
                 await self._turn()
             left = until - self._clock.monotonic()
             if left <= 0 or self._at_once:
                 break
-            if self._running and not len(self._finished):
+            if (self._running or self._settling) and not len(self._finished):
                 self._bell.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(left):
