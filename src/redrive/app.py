@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Self, TypeVar, Unpack
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
-from redrive import caller, group, redrive, replay
+from redrive import caller, group, ordering, redrive, replay
 from redrive.classify import DEFAULT_RULES, Rule
 from redrive.clock import Clock, SystemClock
 from redrive.deliver import DeadLetterHook, Handler, handler_from
@@ -19,6 +19,7 @@ from redrive.event import Event, NewEvent, Options, Published, TrailEntry
 from redrive.group import Group
 from redrive.instant import to_micros
 from redrive.isolate import find_app, isolated
+from redrive.ordering import HeldKey, InLine
 from redrive.payload import Limits, check_text, check_whole, encode
 from redrive.policy import RetryPolicy
 from redrive.publish import NAME_LIMIT, new_events
@@ -27,7 +28,9 @@ from redrive.replay import check_actor, check_reason
 from redrive.retention import Retention
 from redrive.selection import dead_letters, parse
 from redrive.shadow import Shadow, shadow
+from redrive.store import listing
 from redrive.store.base import EventFilter, Store
+from redrive.store.listing import Page
 from redrive.store.rows import first_of_each_key, postgres_values, published_from, sqlite_values, unanswered
 from redrive.store.sql import Statement, load
 from redrive.trail import Verdict, verify
@@ -60,7 +63,7 @@ class Redrive:
 
         ``migrate``: create missing tables when opening. On by default for SQLite, off for PostgreSQL, where
         `redrive migrate` is a step of your deployment. ``approval_above``: a redrive of more events than this needs
-        the approval of a second person.
+        the approval of a second person; where the database says a smaller number for everybody, that one holds.
         """
         self.url = url
         self.clock: Clock = clock or SystemClock()
@@ -69,10 +72,10 @@ class Redrive:
         self.retention = retention or Retention()
         self.retention.check()
         self._source = check_text(source, "source", NAME_LIMIT)
-        self._generation = generation
+        self._generation = check_whole(generation, "generation")
         self._limits = limits or Limits()
         self._notify = notify
-        self._approval_above = approval_above
+        self.approval_above = approval_above
         self._handlers: dict[str, Handler] = {}
         self._targets: dict[str, tuple[str, ...]] = {}
         self._store = store_for(url, self.clock, notify=notify)
@@ -96,16 +99,20 @@ class Redrive:
         timeout: str | float | timedelta | None = None,
         deadline: str | float | timedelta | None = None,
         isolation: Literal["process"] | None = None,
+        on_failed: Literal["block", "pass"] = "block",
     ) -> Callable[[F], F]:
         """Register the decorated function for events of a type.
 
         A type's first handler needs no name: its target is the type itself, so that whoever publishes need not know it.
         Every further handler of the type has one; each gets a row, a retry state and a dead letter of its own.
         ``effects="inside"`` says that all it does is in its transaction, so that it may be run as a shadow;
-        ``"outside"`` that it reaches further, so that it may not.
+        ``"outside"`` that it reaches further, so that it may not. ``on_failed`` is about ordering keys: a dead letter
+        holds up the later events of its key (``"block"``) until somebody acts, or lets them pass (``"pass"``).
         ``timeout`` limits each attempt, ``deadline`` all of them together, counted from the publish.
         ``isolation="process"`` runs it in a child process, which is killed when its time is over.
         """
+        if on_failed not in ("block", "pass"):
+            raise ConfigurationError(f'on_failed is "block" or "pass", not {on_failed!r}')
         check_text(type_, "type", NAME_LIMIT)
         target = type_ if name is None else check_text(name, "name", NAME_LIMIT)
 
@@ -125,6 +132,7 @@ class Redrive:
                 timeout=timeout,
                 deadline=deadline,
                 isolation=isolation,
+                on_failed=on_failed,
             )
             self.route(type_, target)
             return function
@@ -274,12 +282,14 @@ class Redrive:
         drain: str | float = "30s",
         max_lost: int = 5,
         children: int | None = None,
+        generation: int | None = None,
         name: str = "",
     ) -> Worker:
         """Make a worker for the registered handlers; ``await worker.run()`` works until ``worker.stop()``.
 
-        ``children``: how many processes handlers with ``isolation="process"`` may have; as many as the machine has
-        cores without it.
+        It serves events of the app's generation and of none; ``generation`` names another, for what an older release
+        has left behind. ``children``: how many processes handlers with ``isolation="process"`` may have; as many as the
+        machine has cores without it.
         """
         if not self._opened:
             message = "open the app before making a worker: `async with app:`, or `await app.open()`"
@@ -292,7 +302,7 @@ class Redrive:
             drain_seconds=parse_duration(drain),
             max_lost=max_lost,
             children=children,
-            generation=self._generation,
+            generation=self._generation if generation is None else check_whole(generation, "generation"),
             name=name,
         )
         apart = isolated(self._handlers)
@@ -317,7 +327,15 @@ class Redrive:
     async def events(self, wanted: EventFilter | None = None) -> list[Event]:
         """List events, newest first."""
         await self.open()
-        return await self._store.events(wanted or EventFilter())
+        return await listing.events(self._store, wanted or EventFilter())
+
+    async def page(self, wanted: EventFilter | None = None) -> Page:
+        """List some events, newest first, in a time that does not grow with the table; the page says where to go on.
+
+        It may hold fewer than asked for, even none, and yet not be the last: then more rows are to be looked at.
+        """
+        await self.open()
+        return await listing.page(self._store, wanted or EventFilter())
 
     async def trail(self, event_id: UUID) -> list[TrailEntry]:
         """Everything that was recorded of one event."""
@@ -330,16 +348,20 @@ class Redrive:
         return await verify(self._store.trail(), noted or {})
 
     async def replay(
-        self, event_id: UUID, *, by: str, reason: str, generation: int | None = None, payload: Any = UNCHANGED
-    ) -> None:
+        self, event_id: UUID, *, by: str, reason: str, generation: int | None = None, payload: Any = UNCHANGED,
+        cycle: int | None = None,
+    ) -> None:  # fmt: skip
         """Send a dead letter round again.
 
         With ``payload`` it goes with an edited one: checked against today's handler, the original kept as a revision.
-        Identity (id, keys, correlation, causation) cannot be edited.
+        Identity (id, keys, correlation, causation) cannot be edited. With the ``cycle`` of the event that was edited
+        it is refused when somebody else has replayed it since.
         """
         await self.open()
         text = None if payload is UNCHANGED else await self._edited(event_id, payload)
-        await replay.replay(self._store, event_id, by=by, reason=reason, generation=generation, payload=text)
+        await replay.replay(
+            self._store, event_id, by=by, reason=reason, generation=generation, payload=text, cycle=cycle
+        )
 
     async def _edited(self, event_id: UUID, payload: Any) -> str:
         text = encode(payload, self._limits)
@@ -370,7 +392,8 @@ class Redrive:
     async def plan(self, selection: str, *, by: str, unsafe: bool = False) -> Plan:
         """Plan a redrive: freeze the dead letters that a selection means, and say what would become of each.
 
-        Nothing moves until ``start`` is called with the plan's token.
+        Nothing moves until ``start`` is called with the plan's token. An app with handlers leaves out what none of them
+        would take, or could read.
         """
         await self.open()
         wanted = dead_letters(parse(selection))
@@ -379,6 +402,7 @@ class Redrive:
         return await redrive.plan(
             self._store, self.clock.new_id(), selection=wanted.text, sentence=wanted.sentence(now), clauses=clauses,
             values=values, by=check_actor(by, "plan"), targets=sorted(self._handlers), unsafe=unsafe,
+            readers={name: each.decoder for name, each in self._handlers.items() if not each.decoder.takes_anything},
         )  # fmt: skip
 
     async def start(
@@ -390,7 +414,7 @@ class Redrive:
         await self.open()
         return await redrive.start(
             self._store, token, by=check_actor(by, "start"), reason=check_reason(reason, "start"),
-            release=release or Release(), generation=generation, approval_above=self._approval_above,
+            release=release or Release(), generation=generation, approval_above=self.approval_above,
         )  # fmt: skip
 
     async def redriving(self, redrive_id: UUID) -> Redriving:
@@ -437,6 +461,34 @@ class Redrive:
         """Find a group by its fingerprint or a beginning of it."""
         await self.open()
         return await group.find(self._store, fingerprint)
+
+    # Ordering keys
+
+    async def held_keys(
+        self, *, ordering_key: str | None = None, target: str | None = None, after: UUID | None = None, limit: int = 100
+    ) -> list[HeldKey]:
+        """List the ordering keys that a dead letter holds up, the oldest first."""
+        await self.open()
+        return await ordering.held_keys(self._store, ordering_key=ordering_key, target=target, after=after, limit=limit)
+
+    async def line(self, target: str, ordering_key: str, *, limit: int = 50) -> list[InLine]:
+        """List the events of one target with an ordering key that have not ended, in their order."""
+        await self.open()
+        return await ordering.line(self._store, target, ordering_key, limit=limit)
+
+    async def release_key(self, ordering_key: str, *, by: str, reason: str, target: str | None = None) -> HeldKey:
+        """Let the events behind a dead letter go; it stays a dead letter and can be replayed."""
+        await self.open()
+        who, why = check_actor(by, "release"), check_reason(reason, "release")
+        return await ordering.release(self._store, ordering_key, target=target, by=who, reason=why)
+
+    async def skip_key(self, ordering_key: str, *, by: str, reason: str, target: str | None = None) -> HeldKey:
+        """Discard the dead letter that holds up a key, and go on with the next; it can be restored."""
+        await self.open()
+        who, why = check_actor(by, "skip"), check_reason(reason, "skip")
+        held = await ordering.find(self._store, ordering_key, target)
+        await replay.discard(self._store, held.head, by=who, reason=why)
+        return held
 
     async def cancel(self, event_id: UUID, *, by: str, reason: str) -> None:
         """End an event that has not ended; a handler that is running it is told within a second.

@@ -24,6 +24,7 @@ from redrive.store.base import (
     HEADERS,
     ID,
     IDEMPOTENCY_KEY,
+    ORDERING_KEY,
     RETRY_KEY,
     SOURCE,
     SUBJECT,
@@ -111,6 +112,10 @@ class Context:
     @property
     def retry_key(self) -> str | None:
         return self._row[RETRY_KEY]  # type: ignore[no-any-return]
+
+    @property
+    def ordering_key(self) -> str | None:
+        return self._row[ORDERING_KEY]  # type: ignore[no-any-return]
 
     @property
     def correlation_id(self) -> str:

@@ -41,6 +41,7 @@ class Handler:
     rules: Sequence[Rule] = DEFAULT_RULES
     on_dead_letter: DeadLetterHook | None = None
     effects: str | None = None
+    on_failed: str = "block"
     decoder: Decoder[Any] = field(default_factory=Decoder)
     takes_context: bool = True
     is_async: bool = True
@@ -86,6 +87,7 @@ def handler_from(
     timeout: str | float | timedelta | None = None,
     deadline: str | float | timedelta | None = None,
     isolation: Literal["process"] | None = None,
+    on_failed: str = "block",
 ) -> Handler:
     """Read off a function's signature what it wants to be given."""
     parameters = [
@@ -113,6 +115,7 @@ def handler_from(
         rules=rules,
         on_dead_letter=on_dead_letter,
         effects=effects,
+        on_failed=on_failed,
         decoder=Decoder(hints.get(parameters[0].name, Any)),
         takes_context=len(parameters) == 2,  # noqa: PLR2004
         is_async=inspect.iscoroutinefunction(function),

@@ -53,6 +53,7 @@ TRAIL_KINDS: Final = (
     "restored",
     "purged",
     "evidence-failed",
+    "key-released",
     "redrive-planned",
     "redrive-approved",
     "redrive-started",
@@ -268,6 +269,7 @@ class Options(TypedDict, total=False):
     due_at: datetime | None
     deadline: str | float | timedelta | datetime | None
     generation: int
+    ordering_key: str | None
 
 
 @dataclass(slots=True)
@@ -324,6 +326,7 @@ class Settlement:
     safe_to_retry: bool
     fingerprint: str | None
     max_attempts: int | None
+    passed: bool = False  # a dead letter that does not hold up its ordering key
 
 
 @dataclass(frozen=True, slots=True)

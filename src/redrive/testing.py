@@ -25,12 +25,14 @@ from uuid import UUID
 
 from pydantic_core import to_jsonable_python
 
+from redrive import redrive
 from redrive.app import Redrive, store_for
 from redrive.clock import VirtualClock
 from redrive.deliver import Handler
 from redrive.duration import format_duration, parse_duration
 from redrive.errors import ConfigurationError
 from redrive.event import LIVE, Event, NewEvent, Published, Status
+from redrive.store import listing
 from redrive.store.base import ATTEMPTS, ID, TARGET, TYPE, EventFilter, Row, Store
 from redrive.worker import Worker, WorkerOptions
 
@@ -115,7 +117,7 @@ class Harness:
             await self._store.open()
             stack.push_async_callback(self._store.close)
             await self._store.migrate()
-            if await self._store.events(EventFilter(limit=1)):
+            if await listing.events(self._store, EventFilter(limit=1)):
                 message = f"{self._url} holds events already: give the harness a fresh database"
                 raise ConfigurationError(message)
             self._beside = _Beside(self._store, self._url, self.clock)
@@ -168,7 +170,10 @@ class Harness:
         return self.clock.now()
 
     async def run_due(self) -> Ran:
-        """Run everything that is due now, what that publishes included; return what happened."""
+        """Run everything that is due now, what that publishes and what a redrive releases included.
+
+        Returns what happened.
+        """
         ran = Ran()
         async with self._alone():
             while queues := await self._due_queues():
@@ -189,15 +194,27 @@ class Harness:
         """Let time pass: ``advance("5m")``. What comes due on the way runs at its own time, in order."""
         end = self.now + timedelta(seconds=parse_duration(span))
         ran = await self.run_due()
-        while pending := [event.due_at for event in await self.events(status=Status.PENDING)]:
-            if min(pending) > end:
+        while ahead := [event.due_at for event in await self.events(status=Status.PENDING)] + await self._releases():
+            if min(ahead) > end:
                 break
-            self.clock.advance(min(pending) - self.now)
+            self.clock.advance(min(ahead) - self.now)
             ran += await self.run_due()
         self.clock.advance(max(end - self.now, timedelta(0)))
         return ran
 
+    async def _releases(self) -> list[datetime]:
+        """Tell when the redrives that have a rate let their next members go."""
+        rows = await self._store.ask("redrive_running")
+        running = [await redrive.get(self._store, UUID(str(row["id"]))) for row in rows]
+        return [
+            self.now + timedelta(seconds=1 / each.rate)
+            for each in running
+            if each.rate is not None and each.outstanding < each.max_in_flight
+        ]
+
     async def _due_queues(self) -> tuple[str, ...]:
+        while (await redrive.tick(self._store, chain="harness")).moved:
+            pass
         pending = await self.events(status=Status.PENDING)
         return tuple(sorted({event.queue for event in pending if event.due_at <= self.now}))
 
@@ -362,8 +379,8 @@ async def _stay_open() -> None:
 
 
 async def _everything(store: Store) -> list[Event]:
-    rows = await store.events(EventFilter(limit=_EVERYTHING))
-    rows += await store.events(EventFilter(limit=_EVERYTHING, discarded=True))
+    rows = await listing.events(store, EventFilter(limit=_EVERYTHING))
+    rows += await listing.events(store, EventFilter(limit=_EVERYTHING, discarded=True))
     return sorted(rows, key=lambda event: (event.created_at, event.id))
 
 

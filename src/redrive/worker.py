@@ -3,7 +3,7 @@
     turn      settle what has finished and claim what there are free hands for: one round trip to the store
     slot      a long-lived task that takes an event from the hand, runs its handler, keeps the result for the next turn
     heartbeat a thread that renews the session, so that a blocked event loop does not lose its leases
-    upkeep    the sweep of leases whose worker is gone, and retention
+    upkeep    the sweep of leases whose worker is gone, a look at ordering keys, and retention
 
 While a turn is under way results pile up, and the next turn takes them all: batches grow with the load by themselves,
 and there are no timers to tune. A database that blinks costs a pause; the worker goes on when it is back.
@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, Final, Unpack
 from uuid import UUID
 
-from redrive import alarm, redrive
+from redrive import alarm, ordering, redrive
 from redrive.attempt import Attempt, Watch
 from redrive.claim import Appetite
 from redrive.classify import DEFAULT_RULES
@@ -59,6 +59,7 @@ from redrive.store.base import (
     ID,
     IDEMPOTENCY_KEY,
     LOST_COUNT,
+    ORDERING_KEY,
     PAYLOAD,
     RETRY_KEY,
     SOURCE,
@@ -68,6 +69,7 @@ from redrive.store.base import (
     TARGET,
     TYPE,
     Finished,
+    Lane,
     Row,
     Session,
     Store,
@@ -84,6 +86,7 @@ _PURGE_EVERY: Final = 60.0
 _HOOK_TRIES: Final = 3
 _CANCEL_SECONDS: Final = 5.0
 _DOUBT_LEASES: Final = 20
+_LOOK_AGAIN: Final = 0.05
 _NEWS_SECONDS: Final = 0.5  # how often we ask what was called off; whoever runs it hears of it within a second
 _LATE_SECONDS: Final = 1.0  # a limit that ended so long ago unnoticed: the event loop is blocked
 _MOST_LEFT_BEHIND: Final = 1_000  # threads that do not end; each holds memory, and the machine has only so many
@@ -104,6 +107,11 @@ class WorkerOptions:
     stall_seconds: float = 900.0
     generation: int = 0
     name: str = ""
+
+    def lanes(self) -> list[Lane]:
+        """List what it claims, first things first; of each, its own generation and what has none."""
+        generations = dict.fromkeys((self.generation, 0))
+        return [(queue, each.value, of) for each in Priority for queue in self.queues for of in generations]
 
     def check(self) -> None:
         """Refuse what cannot work."""
@@ -168,7 +176,7 @@ class Worker:
         self._retention = retention
         self._new_events = new_events
         self._lifecycle = any(handler.type == FAILED_TYPE for handler in handlers.values())
-        self._lanes = [(queue, priority.value) for priority in Priority for queue in self.options.queues]
+        self._lanes = self.options.lanes()
         self._appetite = Appetite(self.options.concurrency)
         self._hand: deque[Row] = deque()
         self._alone: Row | None = None
@@ -186,6 +194,7 @@ class Worker:
         self._bell = asyncio.Event()
         self._crew: object = None
         self._look = True
+        self._key_freed = False
         self._ask_at = 0.0
         self._due_at = 0.0
         self._strays_at = 0.0
@@ -213,7 +222,11 @@ class Worker:
             await self._drain_and_hand_back()
 
     async def drain(self) -> Tally:
-        """Run everything that is due and return. No threads, no waiting: for tests, scripts and benchmarks."""
+        """Run everything that is due and return. No threads, no waiting: for tests, scripts and benchmarks.
+
+        Redrives are carried on until nothing of them can move; one with a rate goes as far as its rate allows by then,
+        and the next worker carries it on.
+        """
         async with self._at_work(alive=False):
             await self._sweep()
             while True:
@@ -222,7 +235,9 @@ class Worker:
                     await self._drain_and_hand_back()
                     return self.tally
                 if not self._held and not self._look:
-                    return self.tally
+                    if not (await redrive.tick(self._store, chain=str(self._session()))).moved:
+                        return self.tally
+                    self._look = True
                 if not len(self._finished) and not self._may_claim():
                     self._bell.clear()
                     await self._bell.wait()
@@ -309,6 +324,7 @@ class Worker:
             return
         batch, self._finished = self._finished, Finished()
         settling = batch.ids
+        self._key_freed = batch.frees_a_key
         try:
             turn = await self._claims.turn(batch, want)
         except StoreUnavailable as error:
@@ -321,7 +337,9 @@ class Worker:
         self._let_go(settling, turn.refused)
         self._take(turn.claimed)
         self._appetite.learn(len(settling), turn.claimed)
-        self._look = want <= 0 or len(turn.claimed) >= want
+        self._look = want <= 0 or turn.more or self._key_freed
+        if turn.held:
+            self._due_at = min(self._due_at, self._clock.monotonic() + _LOOK_AGAIN)
 
     def _let_go(self, settled: Iterable[Any], refused: Any = ()) -> None:
         for event_id in settled:
@@ -709,6 +727,7 @@ class Worker:
     def _settled(self, row: Row) -> None:
         """Let go: the handler's own transaction has written it down."""
         self.tally.delivered += 1
+        self._key_freed = self._key_freed or row[ORDERING_KEY] is not None
         self._release(row)
 
     def _release(self, row: Row) -> None:
@@ -764,6 +783,7 @@ class Worker:
     async def _bury(self, handler: Handler | None, row: Row, settlement: Settlement) -> None:
         """Make it a dead letter: with the next turn, or in a transaction of its own when somebody has a part in it."""
         self.tally.dead_lettered += 1
+        settlement.passed = handler is not None and handler.on_failed == "pass" and row[ORDERING_KEY] is not None
         hook = handler.on_dead_letter if handler else None
         if hook is None and not (self._lifecycle and row[TYPE] != FAILED_TYPE):
             self._buried[row[ID]] = (row, settlement)
@@ -788,6 +808,7 @@ class Worker:
                 if tries == _HOOK_TRIES:
                     await self._note_failed_hook(row, error)
             else:
+                self._key_freed = self._key_freed or settlement.passed
                 self._release(row)
                 alarm.dead_lettered(row, settlement, self._handler_name(row))
                 return
@@ -823,9 +844,11 @@ class Worker:
     async def _upkeep(self) -> None:
         """Sweep and purge, now and then. Every worker does it; the store keeps them out of each other's way."""
         purge_at = self._clock.monotonic() + _PURGE_EVERY * self._clock.random()
+        walked_to = ordering.START
         while True:
             try:
                 await self._sweep()
+                walked_to = await ordering.unstick(self._store, walked_to)
                 if self._clock.monotonic() >= purge_at:
                     await self._purge()
                     purge_at = self._clock.monotonic() + _PURGE_EVERY * (0.75 + 0.5 * self._clock.random())
@@ -836,11 +859,12 @@ class Worker:
             await self._clock.sleep(self.options.lease_seconds / 3 * (0.75 + 0.5 * self._clock.random()))
 
     async def _carry_redrives(self) -> None:
-        """Carry on the redrives that run; when there is none, look again in a second."""
+        """Carry on the redrives that run. Looking for what can move takes a fifth of the time at most."""
         while True:
-            pause = 1.0
+            pause, began = 1.0, self._clock.monotonic()
             try:
-                pause = await redrive.tick(self._store, chain=str(self._session()))
+                _, pause = await redrive.tick(self._store, chain=str(self._session()))
+                pause = pause and max(pause, 4 * (self._clock.monotonic() - began))
             except StoreUnavailable as error:
                 log.debug("redrives postponed", worker=self.name, error=str(error))
             except Exception as error:  # noqa: BLE001 - as in upkeep: it must not end in silence

@@ -163,7 +163,7 @@ def test_a_large_purge_goes_in_bounded_batches(sqlite_url: str) -> None:
 def test_a_selection_is_called_off_in_batches_when_somebody_agrees(
     store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.operate.actions._CANCEL_BATCH", 10)
+    monkeypatch.setattr("redrive.operate.actions._CHUNK", 10)
 
     async def fill() -> None:
         async with Redrive(store_url, migrate=True) as app:
@@ -174,15 +174,16 @@ def test_a_selection_is_called_off_in_batches_when_somebody_agrees(
     command = ("events", "cancel", "type:order.paid", "-u", store_url)
     unasked = redrive(*command, "-r", "flood")
     unreasoned = redrive(*command, "--yes")
+    counted = redrive(*command, "--dry-run", "-o", "json")
     done = redrive(*command, "-r", "flood", "--by", "ann", "--yes")
     again = redrive(*command, "-r", "flood", "--yes")
     rest = redrive("events", "cancel", "type:order.*", "-r", "all", "--yes", "-o", "json", "-u", store_url)
 
-    assert unasked.code == 2
-    assert "Call off 25 events: type:order.paid? Nobody is there to be asked: add --yes" in unasked.err
-    assert (unreasoned.code, done.code, again.code) == (2, 0, 3)
-    assert "25 of 25 events cancelled" in done.out
-    assert rest.json == {"selection": "type:order.*", "selected": 5, "cancelled": 5}
+    assert (unasked.code, unreasoned.code, counted.code, done.code, again.code) == (4, 2, 0, 0, 3)
+    assert "25 pending, in-flight or blocked events of order.paid would be cancelled" in unasked.err
+    assert counted.json["done"] == 0
+    assert done.out == "✓ 25 of 25 pending, in-flight or blocked events of order.paid cancelled\n"
+    assert (rest.json["matched"], rest.json["done"]) == (5, 5)
     listed = redrive("events", "ls", "-s", "cancelled", "-n", "100", "-o", "json", "-u", store_url).json
     assert {event["cancel_reason"] for event in listed if event["cancelled_by"] == "ann"} == {"flood"}
     assert len(listed) == 30

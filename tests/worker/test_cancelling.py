@@ -264,7 +264,7 @@ async def test_of_cancel_sweep_and_replay_one_answer_stands(app: Redrive) -> Non
     await app.worker().drain()
     lost = await app.publish_many([("other", n) for n in range(20)])
     session = app.clock.new_id()
-    claims = app.store.claims(session, [("default", 1)], actor="gone")
+    claims = app.store.claims(session, [("default", 1, 0)], actor="gone")
     await app.store.begin_session(Session(session, "gone", "h", 1, ("default",), (), 1), 30.0)
     taken = await claims.turn(Finished(), 100)
     await claims.close()

@@ -1,43 +1,41 @@
 """`redrive events`: find, look at and call off single events."""
 
-import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated
 
 import typer
+from rich.console import RenderableType
 
-from redrive.event import Event, Status
-from redrive.operate import actions, views
+from redrive.event import ErrorClass, Event, Status
+from redrive.operate import views
 from redrive.operate.cli import show
-from redrive.operate.cli.acts import act_and_tell
-from redrive.operate.cli.outcome import BadInput, NothingMatched
+from redrive.operate.cli.many import Wanted, WhichArgument, YesOption, act_on_which
+from redrive.operate.cli.outcome import NothingMatched
 from redrive.operate.cli.shared import (
     ByOption,
+    DryRunOption,
     Output,
     OutputOption,
     ReasonOption,
     UrlOption,
-    actor,
     existing,
-    reason_from,
     run,
     url_from,
 )
-from redrive.operate.cli.text import plural
 from redrive.selection import Selection, parse
 from redrive.store.base import EventFilter
 
 app = typer.Typer(help="Find events, see one whole, read its story, call it off.", no_args_is_help=True)
 
 TypeOption = Annotated[str | None, typer.Option("--type", "-t", help="Of this type; order.* for a family.")]
+ClassOption = Annotated[ErrorClass | None, typer.Option("--class", "-c", help="Of this error class.")]
+DiscardedOption = Annotated[bool, typer.Option("--discarded", help="Those that were discarded.")]
 LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="At most so many, newest first.")]
 SelectionArgument = Annotated[
     str | None, typer.Argument(metavar="SELECTION", help="Which, like 'class:missing age>1h'; all without it.")
 ]
-WhichArgument = Annotated[
-    list[str],
-    typer.Argument(metavar="ID...|SELECTION", help="Ids, or - for input; or one selection, like 'type:order.*'."),
-]
-_NOT_IN_IDS = frozenset(":<>=~!")
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id, or a unique beginning of it.")]
 
 
@@ -57,7 +55,8 @@ def ls(
     """List events, newest first: all, or those that a selection means ('type:order.* age>1h')."""
     wanted = EventFilter(status=status, type=type_, target=target, retry_key=retry_key, correlation_id=correlation)
     filtered = bool(selection) or wanted != EventFilter()
-    run(_list(url_from(ctx, url), wanted, selected(selection), limit, output, filtered=filtered))
+    listing = Listing("events", show.events_table, limit, output, filtered=filtered)
+    run(list_events(url_from(ctx, url), wanted, selected(selection), listing))
 
 
 def selected(text: str | None) -> Selection | None:
@@ -65,35 +64,32 @@ def selected(text: str | None) -> Selection | None:
     return None if text is None else parse(text)
 
 
-async def _list(
-    url: str, wanted: EventFilter, selection: Selection | None, limit: int, output: Output, *, filtered: bool
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """How a list of events is told."""
+
+    noun: str
+    table: Callable[[Sequence[Event], datetime], RenderableType]
+    limit: int
+    output: Output
+    filtered: bool
+
+
+async def list_events(url: str, wanted: EventFilter, selection: Selection | None, how: Listing) -> None:
+    """Print a list of events; say when it is empty, and when there may be more."""
     async with existing(url) as app_:
         if selection is not None:
             wanted = views.narrowed(app_, wanted, selection)
-        events = [event async for event in views.pages(app_, wanted, limit)]
+        events = [event async for event in views.pages(app_, wanted, how.limit)]
         now = app_.clock.now()
-    tell_list(events, output, "events", lambda shown: show.events_table(shown, now), filtered=filtered, limit=limit)
-
-
-def tell_list(
-    events: list[Event],
-    output: Output,
-    noun: str,
-    draw: "show.Draw",
-    *,
-    filtered: bool,
-    limit: int,
-) -> None:
-    """Print a list of events; say when it is empty, and when there may be more."""
-    if events or output is not Output.TABLE:
-        show.listing(events, output, lambda event: event.to_json(), draw)
-    if not events and filtered:
-        raise NothingMatched(f"no {noun} match")
-    if output is Output.TABLE and not events:
-        show.put_line(f"No {noun}.")
-    if output is Output.TABLE and len(events) == limit:
-        show.hint(f"The newest {limit:,} are shown; --limit shows more.")
+    if events or how.output is not Output.TABLE:
+        show.listing(events, how.output, lambda event: event.to_json(), lambda shown: how.table(shown, now))
+    if not events and how.filtered:
+        raise NothingMatched(f"no {how.noun} match")
+    if how.output is Output.TABLE and not events:
+        show.put_line(f"No {how.noun}.")
+    if how.output is Output.TABLE and len(events) == how.limit:
+        show.hint(f"The newest {how.limit:,} are shown; --limit shows more.")
 
 
 @app.command("show")
@@ -138,40 +134,11 @@ def cancel(
     ctx: typer.Context,
     which: WhichArgument,
     reason: ReasonOption = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a selection is called off.")] = False,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
     by: ByOption = None,
     output: OutputOption = Output.TABLE,
     url: UrlOption = None,
 ) -> None:
-    """Call off events that have not ended; a running handler is told, and can settle nothing any more."""
-    if len(which) == 1 and set(which[0]) & _NOT_IN_IDS:
-        selection, why, who = parse(which[0]), reason_from(reason, "cancel"), actor(by)
-        run(_cancel_selected(url_from(ctx, url), selection, who, why, output, yes=yes))
-    else:
-        act_and_tell(url_from(ctx, url), "cancel", which, by=by, reason=reason, output=output)
-
-
-async def _cancel_selected(url: str, selection: Selection, by: str, reason: str, output: Output, *, yes: bool) -> None:
-    async with existing(url) as app_:
-        ids = await views.live_ids(app_, selection)
-        if not ids:
-            raise NothingMatched("no events that have not ended match")
-        _agree(f"Call off {plural(len(ids), 'event')}: {selection.text}", yes=yes)
-        gone = 0
-        with show.progress("cancelling") as advance:
-            async for gone in actions.cancel_all(app_, ids, by=by, reason=reason):
-                advance(gone)
-    if output is Output.TABLE:
-        show.put_line(f"{gone:,} of {plural(len(ids), 'event')} cancelled")
-    else:
-        told = {"selection": selection.text, "selected": len(ids), "cancelled": gone}
-        print(show.json_text(told, indent=2 if output is Output.JSON else None))
-
-
-def _agree(question: str, *, yes: bool) -> None:
-    """Ask the person at the terminal; a script has to say --yes."""
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise BadInput(f"{question}? Nobody is there to be asked: add --yes")
-    typer.confirm(f"{question}?", abort=True, err=True)
+    """Call off events that have not ended; a running handler is told. By a selection it asks first."""
+    act_on_which(Wanted("cancel", url_from(ctx, url), reason, by, output, yes=yes, dry_run=dry_run), which)

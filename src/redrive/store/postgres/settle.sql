@@ -8,19 +8,21 @@ with moment as materialized (
 ), settled as (
     update redrive.outbox o
     set (status, due_at, first_failed_at, last_error, error_class, error_type, safe_to_retry, fingerprint, max_attempts,
-         ended_at) = (
+         passed, ended_at) = (
         select (:statuses::text[])[n],
                case when (:statuses::text[])[n] = 'pending'
                     then m.now + make_interval(secs => (:delays::float8[])[n]) else o.due_at end,
                coalesce(o.first_failed_at, m.now),
                (:last_errors::text[])[n], (:error_classes::text[])[n], (:error_types::text[])[n],
-               (:safe_to_retry::boolean[])[n], (:fingerprints::text[])[n], (:max_attempts::int[])[n],
+               (:safe_to_retry::boolean[])[n], (:fingerprints::text[])[n], (:max_attempts::int[])[n], (:passed::boolean[])[n],
                case when (:statuses::text[])[n] = 'failed' then m.now end
         from moment m, array_position(:ids::uuid[], o.id) as n)
     where o.id = any(:ids::uuid[]) and coalesce(o.status, '') = 'in_flight'
       and o.fence = (:fences::bigint[])[array_position(:ids::uuid[], o.id)]
-    returning o.id, o.source, o.status, o.attempts, o.due_at, o.error_class, o.error_type,
+    returning o.id, o.target, o.ordering_key, o.passed, o.source, o.status, o.attempts, o.due_at, o.error_class, o.error_type,
               (:outcomes::text[])[array_position(:ids::uuid[], o.id)] as outcome
+), grouped as (  -- before the trail: everybody takes these locks in this order
+    select redrive.count_dead(array_agg(id), true, (select now from moment)) from settled where status = 'failed'
 ), trailed as (
     select redrive.write_trail(
         :chain::text, (select now from moment), array_agg(id),
@@ -31,8 +33,9 @@ with moment as materialized (
                                    'error_type', error_type, 'dead_lettered_at', redrive.iso((select now from moment)))
             else json_build_object('attempt', attempts, 'outcome', outcome, 'error_class', error_class,
                                    'error_type', error_type, 'next_retry_at', redrive.iso(due_at)) end::text))
-    from settled
-), grouped as (
-    select redrive.count_dead(array_agg(id), 1, true, (select now from moment)) from settled where status = 'failed'
+    from settled, grouped
+), promoted as (
+    select redrive.promote(array_agg(target), array_agg(ordering_key), :now::timestamptz, false) from settled
+    where ordering_key is not null
 )
-select s.id from settled s, trailed, grouped
+select s.id from settled s, trailed, grouped, promoted

@@ -7,6 +7,7 @@ set status = :status,
     first_failed_at = coalesce(first_failed_at, :now),
     last_error = :last_error, error_class = :error_class, error_type = :error_type,
     safe_to_retry = :safe_to_retry, fingerprint = :fingerprint, max_attempts = :max_attempts,
+    passed = :passed,
     ended_at = case when :status = 'failed' then :now end
 where id = :id and fence = :fence and status = 'in_flight'
-returning id, source, status, attempts, due_at
+returning id, source, status, attempts, due_at, target, ordering_key
