@@ -139,9 +139,9 @@ COLUMNS = {
     "outbox.lost_count": "how often a worker was lost while it held this event; not attempts",
     "outbox.max_attempts": "what the policy allowed when an attempt last failed",
     "outbox.fence": "number of the last claim; grows, and is never reset, not even by a replay",
-    "outbox.session_id": "the worker that holds it, or held it last",
-    "outbox.lease_until": "reserved for attempts with a time limit; not used yet",
-    "outbox.deadline_at": "reserved for an overall deadline; not used yet",
+    "outbox.session_id": "the worker that holds it, or held it last; of a cancelled event, until that worker was told",
+    "outbox.lease_until": "set when an attempt overran its timeout and blocks its worker: others may take it",
+    "outbox.deadline_at": "when the publisher wants it ended by; a replay has none",
     "outbox.generation": "only workers of this generation take it; 0: whoever comes",
     "outbox.cycle": "how often it was replayed",
     "outbox.blocked_on": "reserved for the dependency it waits for; not used yet",
@@ -206,6 +206,7 @@ OPTIONS = {
     "priority": "claimed before those of a higher number",
     "delay": "not before this span has passed: `5m`",
     "due_at": "not before this instant; with its time zone",
+    "deadline": "ended after this, as a dead letter: an instant with its time zone, or a span from now on: `1h`",
     "generation": "only workers of this generation take it; the app's unless said",
     "ordering_key": "events with it go one at a time, in order; see [keep events in order](../how-to/keep-in-order.md)",
 }
@@ -231,17 +232,17 @@ On PostgreSQL everything is in the schema `redrive` (`redrive.outbox`); on SQLit
 (`redrive_outbox`). The columns are the same. Instants are `timestamptz` on PostgreSQL and whole microseconds since
 1970 (UTC) on SQLite. `redrive migrate --sql` prints the statements themselves.
 
-You may read all of it. Write through `publish`, `outbox_replay` and `cancel`, or through the Python API and the command
-line: they leave the trail that a bare `update` does not.
+You may read all of it. Write through `publish`, `outbox_replay`, `cancel` and `cancel_all`, or through the Python
+API and the command line: they leave the trail that a bare `update` does not.
 """
 
 _TABLE = re.compile(r"create table (?:redrive[._])(\w+) \((.*?)\n\)", re.DOTALL)
 _ADDED = re.compile(r"alter table (?:redrive[._])(\w+)\s+add column (?:if not exists )?(\w+)\s+([^;]*);")
 _FUNCTION = re.compile(
-    r"((?:--[^\n]*\n)*)create (?:or replace )?function (redrive\.\w+)\((.*?)\)\s*returns (\w+)", re.DOTALL
+    r"((?:--[^\n]*\n)*)create (?:or replace )?function (redrive\.\w+)\((.*?)\)\s*returns ((?:setof )?\w+)", re.DOTALL
 )
 _COMMENT = re.compile(r"--[^\n]*")
-PUBLIC_FUNCTIONS = ("publish", "outbox_replay", "cancel")
+PUBLIC_FUNCTIONS = ("publish", "outbox_replay", "cancel", "cancel_all")
 
 
 def main() -> int:

@@ -10,6 +10,7 @@ from redrive.context import Context
 from redrive.deliver import DeadLetter
 from redrive.errors import (
     AlreadyHandled,
+    AttemptStopped,
     ConfigurationError,
     DependencyDegraded,
     DependencyUnavailable,
@@ -85,6 +86,7 @@ __all__ = [
     "ConfigurationError",
     "StoreUnavailable",
     "LeaseLost",
+    "AttemptStopped",
     "AlreadyHandled",
     "StepMisused",
     "EventNotFound",

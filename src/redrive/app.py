@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar, Unpack
 from urllib.parse import unquote, urlsplit
@@ -17,6 +18,7 @@ from redrive.errors import ConfigurationError, EventNotFound, MissingDriver, Pay
 from redrive.event import COMPENSATE, Event, NewEvent, Options, Published, TrailEntry
 from redrive.group import Group
 from redrive.instant import to_micros
+from redrive.isolate import find_app, isolated
 from redrive.ordering import HeldKey, InLine
 from redrive.payload import Limits, check_text, check_whole, encode
 from redrive.policy import RetryPolicy
@@ -96,6 +98,9 @@ class Redrive:
         rules: Sequence[Rule] | None = None,
         on_dead_letter: DeadLetterHook | None = None,
         effects: Literal["inside", "outside"] | None = None,
+        timeout: str | float | timedelta | None = None,
+        deadline: str | float | timedelta | None = None,
+        isolation: Literal["process"] | None = None,
         on_failed: Literal["block", "pass"] = "block",
         compensate_on: Sequence[CompensateOn] = DEFAULT_COMPENSATE_ON,
     ) -> Callable[[F], F]:
@@ -108,6 +113,8 @@ class Redrive:
         holds up the later events of its key (``"block"``) until somebody acts, or lets them pass (``"pass"``).
         ``compensate_on`` says at which ends its steps are undone: when it is ``"cancelled"``, has passed its
         ``"deadline"``, or becomes a ``"dead_letter"``.
+        ``timeout`` limits each attempt, ``deadline`` all of them together, counted from the publish.
+        ``isolation="process"`` runs it in a child process, which is killed when its time is over.
         """
         if on_failed not in ("block", "pass"):
             raise ConfigurationError(f'on_failed is "block" or "pass", not {on_failed!r}')
@@ -131,6 +138,9 @@ class Redrive:
                 rules=self.rules if rules is None else (*rules, *self.rules),
                 on_dead_letter=on_dead_letter,
                 effects=effects,
+                timeout=timeout,
+                deadline=deadline,
+                isolation=isolation,
                 on_failed=on_failed,
                 compensate_on=tuple(compensate_on),
             )
@@ -315,13 +325,15 @@ class Redrive:
         poll: str | float = "1s",
         drain: str | float = "30s",
         max_lost: int = 5,
+        children: int | None = None,
         generation: int | None = None,
         name: str = "",
     ) -> Worker:
         """Make a worker for the registered handlers; ``await worker.run()`` works until ``worker.stop()``.
 
         It serves events of the app's generation and of none; ``generation`` names another, for what an older release
-        has left behind.
+        has left behind. ``children``: how many processes handlers with ``isolation="process"`` may have; as many as the
+        machine has cores without it.
         """
         if not self._opened:
             message = "open the app before making a worker: `async with app:`, or `await app.open()`"
@@ -333,9 +345,11 @@ class Redrive:
             poll_seconds=parse_duration(poll),
             drain_seconds=parse_duration(drain),
             max_lost=max_lost,
+            children=children,
             generation=self._generation if generation is None else check_whole(generation, "generation"),
             name=name,
         )
+        apart = isolated(self._handlers)
         return Worker(
             self._store,
             self._handlers,
@@ -345,6 +359,7 @@ class Redrive:
             new_events=self.new_events,
             limits=self.limits,
             options=options,
+            hello=find_app(self, apart, self.url) if apart else None,
         )
 
     # Looking and acting
@@ -542,9 +557,20 @@ class Redrive:
         return held
 
     async def cancel(self, event_id: UUID, *, by: str, reason: str) -> None:
-        """End an event that has not ended."""
+        """End an event that has not ended; a handler that is running it is told within a second.
+
+        If it finishes first, ``Refused`` says so: there is one answer.
+        """
         await self.open()
         await replay.cancel(self._store, event_id, by=by, reason=reason)
+
+    async def cancel_all(self, event_ids: Sequence[UUID], *, by: str, reason: str) -> list[UUID]:
+        """End those of some events that have not ended, in one transaction; return which they were.
+
+        What a worker is settling in the same instant may be left out: ask again.
+        """
+        await self.open()
+        return await replay.cancel_all(self._store, event_ids, by=by, reason=reason)
 
     async def discard(self, event_id: UUID, *, by: str, reason: str) -> None:
         """Hide a dead letter; it can be restored."""

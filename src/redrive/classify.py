@@ -28,7 +28,7 @@ from redrive import errors
 from redrive.event import ErrorClass
 from redrive.policy import RetryPolicy
 
-__all__ = ["DEFAULT_RULES", "Failure", "Rule", "classify", "describe", "fingerprint"]
+__all__ = ["DEFAULT_RULES", "Described", "Failure", "Rule", "classify", "describe", "fingerprint"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,28 @@ class Failure:
     safe_to_retry: bool
     error_type: str
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A failure as the child process saw it, where the traceback was; an exception carries it to the parent."""
+
+    failure: Failure
+    text: str
+    fingerprint: str
+
+    def put_on(self, exc: BaseException) -> BaseException:
+        """Let ``classify``, ``describe`` and ``fingerprint`` say of this exception what was said there."""
+        exc.__dict__[_DESCRIBED] = self
+        return exc
+
+    @staticmethod
+    def on(exc: BaseException) -> "Described | None":
+        """Find what was said elsewhere, if anything was."""
+        return exc.__dict__.get(_DESCRIBED)
+
+
+_DESCRIBED = "__redrive_described__"
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared by identity: a cache key of 50 rules stays cheap
@@ -104,6 +126,9 @@ DEFAULT_RULES: tuple[Rule, ...] = (
     ),
     # code that no further attempt will change
     *_each(ErrorClass.BROKEN, errors.StepMisused, terminal=True),
+    # took too long: no attempt is left when that was the deadline
+    *_each(ErrorClass.TIMED_OUT, errors.DeadlinePassed, terminal=True),
+    Rule(errors.ProcessDied, ErrorClass.WORKER_LOST, terminal=False, safe_to_retry=False),
     # took too long (before OSError and TransportError, of which some are subclasses)
     *_each(
         ErrorClass.TIMED_OUT,
@@ -162,6 +187,9 @@ _MOST_LEAVES = 1_000
 
 def classify(exc: BaseException, policy: RetryPolicy, rules: Sequence[Rule] = DEFAULT_RULES) -> Failure:
     """Judge a failed attempt; a group of exceptions is terminal only when every one in it is."""
+    known = Described.on(exc)
+    if known is not None:
+        return known.failure
     rules = rules if isinstance(rules, tuple) else tuple(rules)
     declared = isinstance(exc, policy.terminal_errors)
     if isinstance(exc, BaseExceptionGroup) and not declared:
@@ -244,7 +272,7 @@ _MOST_VALIDATION_ERRORS = 20
 _BULKY = (bytes, bytearray, list, tuple, dict, set, frozenset, deque)
 
 
-_ENGINE = frozenset(str(Path(__file__).with_name(name)) for name in ("worker.py", "deliver.py"))
+_ENGINE = frozenset(str(Path(__file__).with_name(name)) for name in ("worker.py", "deliver.py", "child.py"))
 
 
 def describe(exc: BaseException, limit: int = 8_192) -> str:
@@ -252,6 +280,10 @@ def describe(exc: BaseException, limit: int = 8_192) -> str:
     lines: list[str] = []
     above: BaseException | None = None
     for each in _chain(exc):
+        known = Described.on(each)
+        if known is not None:
+            lines.append(known.text if above is None else f"Caused by {known.text}")
+            break
         message = _message(each, limit // 2 if above is None else limit // _MOST_LINKS)
         head = f"{_name(type(each))}: {message}" if message else _name(type(each))
         link = "" if above is None else "Caused by " if above.__cause__ is each else "While handling "
@@ -385,6 +417,9 @@ def fingerprint(exc: BaseException, target: str, error_class: str) -> str:
 
     Each place counts once, where it first appears, so that the depth of a recursion does not matter.
     """
+    known = Described.on(exc)
+    if known is not None:
+        return known.fingerprint
     links = list(_chain(exc))
     codes: dict[int, CodeType] = {}  # by identity: hashing a code object takes 1 µs
     for each in links:
@@ -398,6 +433,8 @@ def fingerprint(exc: BaseException, target: str, error_class: str) -> str:
     ours = [place for place, in_project in places if in_project] or [place for place, _ in places]
     parts = [target, str(error_class), *(_name(type(each)) for each in links)]
     for each in links:
+        if (known := Described.on(each)) is not None:
+            parts.append(known.fingerprint)
         if isinstance(each, BaseExceptionGroup):
             parts += sorted({_name(type(leaf)) for leaf in _leaves(each)})
     text = "\0".join((*parts, "", *ours))

@@ -7,11 +7,11 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from datetime import datetime
 from inspect import isawaitable, iscoroutinefunction
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, Protocol, TypeVar, Unpack, overload
 from uuid import UUID
 
 from redrive.deliver import Handler
-from redrive.errors import StepMisused
+from redrive.errors import AttemptStopped, StepMisused
 from redrive.event import COMPENSATE, NewEvent, Options, Published
 from redrive.inbox import HandlerTransaction, Lease, mark_handled_in, mark_handled_in_sync
 from redrive.instant import from_micros
@@ -23,6 +23,7 @@ from redrive.store.base import (
     CORRELATION_ID,
     CREATED_AT,
     CYCLE,
+    DEADLINE_AT,
     FENCE,
     GENERATION,
     HEADERS,
@@ -54,15 +55,23 @@ class Desk:
     is_shadow: bool = False
 
 
+class Fate(Protocol):
+    """What becomes of the attempt from outside: it shall end, or its child process has settled it."""
+
+    why: AttemptStopped | None
+    settled: bool
+
+
 class Context:
     """One attempt at one event. Cheap to make: everything is read from the claimed row when asked for."""
 
-    __slots__ = ("_desk", "_lease", "_row", "_steps")
+    __slots__ = ("_desk", "_fate", "_lease", "_row", "_steps")
 
-    def __init__(self, row: Row, desk: Desk) -> None:
+    def __init__(self, row: Row, desk: Desk, fate: Fate | None = None) -> None:
         self._row = row
         self._desk = desk
         self._lease: Lease | None = None
+        self._fate = fate
         self._steps: Steps | None = None
 
     @property
@@ -137,7 +146,27 @@ class Context:
     @property
     def settled(self) -> bool:
         """Whether the handler's own transaction has already ended the event."""
-        return self._lease is not None and self._lease.settled
+        apart = self._fate is not None and self._fate.settled
+        return apart or (self._lease is not None and self._lease.settled)
+
+    @property
+    def deadline_at(self) -> datetime | None:
+        """When the publisher wants it done; the handler's own ``deadline`` is not in here."""
+        at = self._row[DEADLINE_AT]
+        return at if at is None or isinstance(at, datetime) else from_micros(at)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether this attempt shall end: it took too long, or the event was called off. For ``def`` handlers.
+
+        An ``async def`` handler is cancelled, an isolated one killed; a thread can only be asked.
+        """
+        return self._fate is not None and self._fate.why is not None
+
+    def check_cancelled(self) -> None:
+        """Raise ``AttemptStopped`` when this attempt shall end: let it through. For between the steps of long work."""
+        if self._fate is not None and self._fate.why is not None:
+            raise self._fate.why
 
     def transaction(self) -> HandlerTransaction:
         """Open the one transaction in which your work, the record that it was done and ``delivered`` are committed.

@@ -14,11 +14,13 @@ import typing
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from redrive.classify import DEFAULT_RULES, Rule
+from redrive.duration import span
 from redrive.errors import ConfigurationError
 from redrive.payload import Decoder
 from redrive.policy import RetryPolicy
@@ -46,6 +48,10 @@ class Handler:
     decoder: Decoder[Any] = field(default_factory=Decoder)
     takes_context: bool = True
     is_async: bool = True
+    timeout: float | None = None
+    deadline: float | None = None
+    isolation: Literal["process"] | None = None
+    is_limited: bool = False
 
     @property
     def name(self) -> str:
@@ -81,6 +87,9 @@ def handler_from(
     rules: Sequence[Rule],
     on_dead_letter: DeadLetterHook | None,
     effects: str | None = None,
+    timeout: str | float | timedelta | None = None,
+    deadline: str | float | timedelta | None = None,
+    isolation: Literal["process"] | None = None,
     on_failed: str = "block",
     compensate_on: tuple[str, ...] = (),
     is_compensation: bool = False,
@@ -97,6 +106,7 @@ def handler_from(
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         message = f"{function.__qualname__} is a generator: a handler returns, it does not yield"
         raise ConfigurationError(message)
+    _check_isolation(function, isolation)
     try:
         hints = typing.get_type_hints(function)
     except NameError as error:
@@ -118,7 +128,32 @@ def handler_from(
         decoder=Decoder(wanted),
         takes_context=len(parameters) == 2,  # noqa: PLR2004
         is_async=inspect.iscoroutinefunction(function),
+        timeout=None if timeout is None else span(timeout, "timeout"),
+        deadline=None if deadline is None else span(deadline, "deadline"),
+        isolation=isolation,
+        is_limited=timeout is not None or deadline is not None,
     )
+
+
+def _check_isolation(function: Callable[..., Any], isolation: object) -> None:
+    """Refuse what a child process could not find again: it looks for the function by its module and name."""
+    if isolation is None:
+        return
+    if isolation != "process":
+        message = f"isolation is 'process' or nothing, not {isolation!r}"
+        raise ConfigurationError(message)
+    if "<" in function.__qualname__:
+        message = (
+            f"isolation='process' needs a handler at the top level of a module, and {function.__qualname__} is inside "
+            "a function or has no name: a child process could not import it"
+        )
+        raise ConfigurationError(message)
+    if function.__module__ == "__main__":
+        message = (
+            f"isolation='process' needs a handler that a child process can import, and {function.__qualname__} is in "
+            "the script itself: move it into a module and start it with `redrive worker module:app`"
+        )
+        raise ConfigurationError(message)
 
 
 async def deliver(handler: Handler, row: Row, context: object, threads: Executor) -> None:

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from redrive.errors import BadDuration
 
-__all__ = ["ACCEPTED", "MAX_SECONDS", "format_duration", "parse_duration"]
+__all__ = ["ACCEPTED", "MAX_SECONDS", "format_duration", "parse_duration", "span"]
 
 ACCEPTED = "a number of seconds, or units from large to small like '25ms', '5s', '1h30m', '2d' (w d h m s ms)"
 # A hundred years: `now + duration` stays a valid instant in Python, SQLite and PostgreSQL.
@@ -40,6 +40,17 @@ def parse_duration(text: str | float | timedelta) -> float:
     if 0 <= seconds <= MAX_SECONDS:  # false for NaN too
         return seconds
     raise BadDuration(f"{_shown(text)} is not a duration from 0 to 100 years; accepted: {ACCEPTED}")
+
+
+def span(value: object, name: str) -> float:
+    """Read a setting that must be longer than nothing, and name it when it is not."""
+    try:
+        seconds = parse_duration(value)  # type: ignore[arg-type]  # what it cannot read it refuses
+    except BadDuration as error:
+        raise BadDuration(f"{name}: {error}") from None
+    if seconds <= 0:
+        raise BadDuration(f"{name} must be longer than 0: leave it out for none")
+    return seconds
 
 
 def format_duration(seconds: float) -> str:

@@ -30,6 +30,12 @@ __all__ = [
     "SelectionError",
     "PayloadRefused",
     "PayloadInvalid",
+    # why an attempt was ended from outside
+    "AttemptStopped",
+    "TimedOut",
+    "DeadlinePassed",
+    "Cancelled",
+    "ProcessDied",
     # for handlers to raise
     "HandlerError",
     "TerminalHandlerError",
@@ -149,6 +155,32 @@ class PayloadRefused(RedriveError, ValueError):
 
 class PayloadInvalid(RedriveError, ValueError):
     """A stored payload does not fit the type its handler asks for."""
+
+
+# --- why an attempt was ended from outside ---
+
+
+class AttemptStopped(RedriveError):
+    """The attempt shall end; raised by ``ctx.check_cancelled()``. Let it through."""
+
+
+class TimedOut(AttemptStopped, TimeoutError):
+    """The attempt took longer than the handler's ``timeout``."""
+
+
+class DeadlinePassed(TimedOut):
+    """The event's deadline has passed: there is no further attempt."""
+
+    # Said by whoever knows more than the rules do; classify looks for it.
+    safe_to_retry: bool | None = None
+
+
+class Cancelled(AttemptStopped):
+    """Somebody called the event off while it was being handled."""
+
+
+class ProcessDied(RedriveError):
+    """The child process of a handler with ``isolation="process"`` died."""
 
 
 # --- for handlers to raise ---

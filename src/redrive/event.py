@@ -9,8 +9,8 @@ written down. Nothing here reads or writes anything: the store does.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import Any, Final, Self, TypedDict
 from uuid import UUID
@@ -211,6 +211,7 @@ class Event:
     created_at: datetime
     ended_at: datetime | None
     deleted_at: datetime | None
+    deadline_at: datetime | None = field(default=None, kw_only=True)
 
     @property
     def attempt_count(self) -> int:
@@ -272,6 +273,7 @@ class Options(TypedDict, total=False):
     priority: Priority | int
     delay: str | float
     due_at: datetime | None
+    deadline: str | float | timedelta | datetime | None
     generation: int
     ordering_key: str | None
 
@@ -297,6 +299,13 @@ class NewEvent:
     delay_seconds: float = 0.0
     due_at: datetime | None = None
     generation: int = 0
+    deadline_at: datetime | None = None
+    deadline_seconds: float | None = None  # from the publish on; the store knows its own time
+
+    @property
+    def has_deadline(self) -> bool:
+        """Whether the publisher set one; the handler may have one of its own."""
+        return self.deadline_at is not None or self.deadline_seconds is not None
 
 
 @dataclass(frozen=True, slots=True)

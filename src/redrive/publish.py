@@ -14,7 +14,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from redrive.clock import Clock
-from redrive.duration import parse_duration
+from redrive.duration import parse_duration, span
 from redrive.errors import ConfigurationError
 from redrive.event import NewEvent, Options, Priority
 from redrive.payload import Limits, check_text, check_whole, encode, encode_headers
@@ -33,7 +33,7 @@ def new_events(
     _name(type_, "type")
     text = encode(payload, limits)
     ids = [clock.new_id() for _ in targets]
-    common = _common(options) if len(options) > PLAIN_OPTIONS else {}
+    common = _common(options, clock) if len(options) > PLAIN_OPTIONS else {}
     key = common.pop("idempotency_key", None) or str(ids[0])
     source = _name(options.get("source", ""), "source")
     generation = check_whole(options.get("generation", 0), "generation")
@@ -45,13 +45,13 @@ def new_events(
     ]
 
 
-def _common(options: Options) -> dict[str, Any]:
+def _common(options: Options, clock: Clock) -> dict[str, Any]:
     """Check what was said and bring it into the form in which it is stored."""
     unknown = options.keys() - Options.__annotations__.keys()
     if unknown:
         message = f"publish has no option {', '.join(sorted(unknown))}: there are {', '.join(Options.__annotations__)}"
         raise ConfigurationError(message)
-    due_at = _instant(options.get("due_at"))
+    due_at = _instant(options.get("due_at"), "due_at", "delay=")
     priority = options.get("priority", Priority.NORMAL)
     if priority not in tuple(Priority):
         message = (
@@ -70,22 +70,36 @@ def _common(options: Options) -> dict[str, Any]:
         "priority": int(priority),
         "delay_seconds": parse_duration(options.get("delay", 0.0)),
         "due_at": due_at,
+        **_deadline(options.get("deadline"), clock),
     }
 
 
-def _instant(due_at: object) -> datetime | None:
-    if due_at is None:
+def _instant(at: object, name: str, instead: str) -> datetime | None:
+    if at is None:
         return None
-    if not isinstance(due_at, datetime):
-        message = f"due_at must be a datetime, not {type(due_at).__qualname__}; for a span use delay="
+    if not isinstance(at, datetime):
+        message = f"{name} must be a datetime, not {type(at).__qualname__}; for a span use {instead}"
         raise ConfigurationError(message)
-    if due_at.utcoffset() is None:
-        message = "due_at must know its time zone: use datetime.now(UTC) + timedelta(…), or delay="
+    if at.utcoffset() is None:
+        message = f"{name} must know its time zone: use datetime.now(UTC) + timedelta(…), or {instead}"
         raise ConfigurationError(message)
-    if due_at.year not in _YEARS:  # far from where instants end, so that a delay and a time zone can be added
-        message = f"due_at must lie between the years {_YEARS.start} and {_YEARS[-1]}, not {due_at.year}"
+    if at.year not in _YEARS:  # far from where instants end, so that a delay and a time zone can be added
+        message = f"{name} must lie between the years {_YEARS.start} and {_YEARS[-1]}, not {at.year}"
         raise ConfigurationError(message)
-    return due_at
+    return at
+
+
+def _deadline(deadline: object, clock: Clock) -> dict[str, Any]:
+    """Read a deadline: an instant, or a span from the publish on."""
+    if deadline is None:
+        return {}
+    if isinstance(deadline, datetime):
+        at = _instant(deadline, "deadline", "a span like deadline='1h'")
+        if deadline <= clock.now():
+            message = f"the deadline {deadline.isoformat()} has passed already: the event could never be handled"
+            raise ConfigurationError(message)
+        return {"deadline_at": at}
+    return {"deadline_seconds": span(deadline, "deadline")}
 
 
 def _name(value: str, field: str) -> str:

@@ -47,6 +47,11 @@ async def cancel(store: Store, event_id: UUID, *, by: str, reason: str) -> None:
     await store.cancel(event_id, by=check_actor(by, "cancel"), reason=check_reason(reason, "cancel"))
 
 
+async def cancel_all(store: Store, event_ids: Sequence[UUID], *, by: str, reason: str) -> list[UUID]:
+    """End those of these events that have not ended, in one transaction; return which they were."""
+    return await store.cancel_all(event_ids, by=check_actor(by, "cancel"), reason=check_reason(reason, "cancel"))
+
+
 async def discard(store: Store, event_id: UUID, *, by: str, reason: str) -> None:
     """Hide a dead letter; it stays in the table and can be restored."""
     await _mark_one(store, "discard", event_id, by, reason)

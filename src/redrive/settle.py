@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from redrive.classify import Rule, classify, describe, fingerprint
-from redrive.errors import LeaseLost
+from redrive.errors import DeadlinePassed, LeaseLost
 from redrive.event import ErrorClass, Outcome, Settlement, Status
 from redrive.policy import RetryPolicy
 from redrive.store.base import ATTEMPTS, FENCE, ID, LOST_COUNT, TARGET, Row
 
 ERROR_LIMIT: Final = 8_192
+_OUTCOMES: Final = {ErrorClass.TIMED_OUT: Outcome.TIMED_OUT, ErrorClass.WORKER_LOST: Outcome.LOST}
 
 
 def settlement_for(
@@ -24,12 +25,12 @@ def settlement_for(
 ) -> Settlement:
     """Turn what the handler raised into what will be stored."""
     failure = classify(error, policy, rules)
-    retry = not failure.terminal and policy.should_retry(row[ATTEMPTS])
+    retry = not failure.terminal and policy.should_retry(row[ATTEMPTS]) and not isinstance(error, DeadlinePassed)
     return Settlement(
         id=row[ID],
         fence=row[FENCE],
         status=Status.PENDING if retry else Status.FAILED,
-        outcome=Outcome.TIMED_OUT if failure.error_class is ErrorClass.TIMED_OUT else Outcome.FAILED,
+        outcome=_OUTCOMES.get(failure.error_class, Outcome.FAILED),
         delay_seconds=policy.delay_for(row[ATTEMPTS], dice) if retry else None,
         last_error=describe(error, ERROR_LIMIT),
         error_class=failure.error_class.value,

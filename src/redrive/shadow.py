@@ -129,5 +129,5 @@ def _row(event: Event) -> Row:
         event.id, event.fence, event.target, event.attempts + 1, event.lost_count, json.dumps(event.payload),
         event.type, event.queue, event.priority, event.due_at, event.source, event.subject, json.dumps(event.headers),
         event.idempotency_key, event.retry_key, event.correlation_id, event.causation_id, event.ordering_key,
-        event.generation, event.cycle, event.created_at,
+        event.generation, event.cycle, event.created_at, event.deadline_at,
     )  # fmt: skip

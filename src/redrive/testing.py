@@ -262,7 +262,8 @@ class Harness:
             strike()
             function(*arguments)
 
-        return replace(handler, function=on_loop if handler.is_async else in_thread)
+        # In the test's own process: there a child would see neither the store in memory nor the test's patches.
+        return replace(handler, function=on_loop if handler.is_async else in_thread, isolation=None)
 
     # Looking
 
@@ -329,7 +330,7 @@ class _Watched(Worker):
         now = self._clock.now()
         self.ran.append(Attempt(now, event_id, row[TYPE], row[TARGET], row[ATTEMPTS], outcome, self._error))
 
-    async def _failed(self, handler: Handler, row: Row, error: BaseException) -> None:
+    async def _failed(self, handler: Handler | None, row: Row, error: BaseException) -> None:
         self._error = error
         await super()._failed(handler, row, error)
 

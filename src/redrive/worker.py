@@ -23,13 +23,27 @@ from typing import Any, Final, Unpack
 from uuid import UUID
 
 from redrive import alarm, ordering, redrive
+from redrive.attempt import Attempt, Watch
 from redrive.claim import Appetite
+from redrive.classify import DEFAULT_RULES
 from redrive.clock import Clock
 from redrive.context import Context, Desk
 from redrive.deliver import DeadLetter, Handler, deliver
-from redrive.errors import AlreadyHandled, ConfigurationError, LeaseLost, RedriveError, StoreUnavailable
+from redrive.duration import format_duration
+from redrive.errors import (
+    AlreadyHandled,
+    AttemptStopped,
+    Cancelled,
+    ConfigurationError,
+    DeadlinePassed,
+    LeaseLost,
+    RedriveError,
+    StoreUnavailable,
+    TimedOut,
+)
 from redrive.event import NewEvent, Options, Priority, Settlement, Status
 from redrive.inbox import Work
+from redrive.isolate import Children, Hello
 from redrive.logs import log
 from redrive.payload import DEFAULT_LIMITS, Limits, decode
 from redrive.policy import RetryPolicy
@@ -38,6 +52,10 @@ from redrive.settle import settlement_for, settlement_for_lost
 from redrive.store.base import (
     ATTEMPTS,
     CORRELATION_ID,
+    CREATED_AT,
+    CYCLE,
+    DEADLINE_AT,
+    FENCE,
     ID,
     IDEMPOTENCY_KEY,
     LOST_COUNT,
@@ -46,6 +64,7 @@ from redrive.store.base import (
     RETRY_KEY,
     SOURCE,
     SUBJECT,
+    SWEPT_LEASE_UNTIL,
     SWEPT_STATUS,
     TARGET,
     TYPE,
@@ -54,6 +73,7 @@ from redrive.store.base import (
     Row,
     Session,
     Store,
+    seconds_of,
 )
 
 FAILED_TYPE: Final = "redrive.event.failed"
@@ -67,6 +87,9 @@ _HOOK_TRIES: Final = 3
 _CANCEL_SECONDS: Final = 5.0
 _DOUBT_LEASES: Final = 20
 _LOOK_AGAIN: Final = 0.05
+_NEWS_SECONDS: Final = 0.5  # how often we ask what was called off; whoever runs it hears of it within a second
+_LATE_SECONDS: Final = 1.0  # a limit that ended so long ago unnoticed: the event loop is blocked
+_MOST_LEFT_BEHIND: Final = 1_000  # threads that do not end; each holds memory, and the machine has only so many
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +102,7 @@ class WorkerOptions:
     poll_seconds: float = 1.0
     drain_seconds: float = 30.0
     max_lost: int = 5
+    children: int | None = None
     unknown_delay_seconds: float = 30.0
     stall_seconds: float = 900.0
     generation: int = 0
@@ -103,6 +127,9 @@ class WorkerOptions:
         if self.max_lost < 1:
             message = f"max_lost must be at least 1, not {self.max_lost}"
             raise ConfigurationError(message)
+        if self.children is not None and self.children < 1:
+            message = f"children must be at least 1, not {self.children}; leave it out for one a core"
+            raise ConfigurationError(message)
 
 
 @dataclass(slots=True)
@@ -117,6 +144,9 @@ class Tally:
     put_back: int = 0
     swept: int = 0
     leases_lost: int = 0
+    timed_out: int = 0
+    cancelled: int = 0
+    left_behind: int = 0  # given up while the handler went on: deaf to cancellation, or in a thread
     unknown_targets: dict[str, int] = field(default_factory=dict)
 
 
@@ -134,6 +164,7 @@ class Worker:
         new_events: Callable[..., list[NewEvent]],
         limits: Limits = DEFAULT_LIMITS,
         options: WorkerOptions | None = None,
+        hello: Hello | None = None,
     ) -> None:
         self.options = options or WorkerOptions()
         self.options.check()
@@ -151,7 +182,12 @@ class Worker:
         self._appetite = Appetite(self.options.concurrency)
         self._hand: deque[Row] = deque()
         self._alone: Row | None = None
-        self._running: dict[Any, asyncio.Task[None]] = {}
+        self._running: dict[Any, Attempt] = {}
+        self._slots: list[asyncio.Task[None]] = []
+        self._deaf: set[asyncio.Task[None]] = set()
+        self._settling: set[asyncio.Task[None]] = set()
+        self._hello = hello
+        self._store_ahead = 0.0
         self._alone_running = False
         self._held: dict[Any, Row] = {}
         self._finished = Finished()
@@ -221,8 +257,16 @@ class Worker:
     async def _at_work(self, *, alive: bool) -> AsyncIterator[None]:
         """Everything a worker needs around its turns, taken down in reverse order."""
         async with AsyncExitStack() as stack:
-            self._threads = ThreadPoolExecutor(self.options.concurrency, thread_name_prefix="redrive-handler")
+            # More than there are slots: a thread that does not end must not take the place of one that would.
+            most = self.options.concurrency + _MOST_LEFT_BEHIND
+            self._threads = ThreadPoolExecutor(most, thread_name_prefix="redrive-handler")
             stack.callback(self._threads.shutdown, wait=False, cancel_futures=True)
+            self._watch = Watch(self._overdue)
+            stack.callback(self._watch.close)
+            if self._hello is not None:
+                self._children = Children(self.options.children or os.cpu_count() or 1, self._hello)
+                stack.push_async_callback(self._children.close)
+                await self._children.start()
             self._desk = Desk(
                 self._store, self._new_events, asyncio.get_running_loop(), self._handlers, self._threads, self._limits
             )
@@ -232,13 +276,16 @@ class Worker:
             self._add_slots(self.options.concurrency)
             stack.push_async_callback(self._stop_slots)
             if alive:
-                heartbeat = Heartbeat(self._store, self._clock, self.options, self._session, self._on_session_lost)
+                heartbeat = Heartbeat(
+                    self._store, self._clock, self.options, self._session, self._on_session_lost, self._watch
+                )
                 heartbeat.start()
                 stack.push_async_callback(asyncio.to_thread, heartbeat.stop)
                 await stack.enter_async_context(self._store.wakes(self._wake))
                 upkeep = asyncio.create_task(self._upkeep(), name="redrive-upkeep")
                 redrives = asyncio.create_task(self._carry_redrives(), name="redrive-redrives")
-                stack.push_async_callback(_cancelled, [upkeep, redrives])
+                news = asyncio.create_task(self._hear_of_cancels(), name="redrive-cancels")
+                stack.push_async_callback(_cancelled, [upkeep, redrives, news])
             yield
 
     async def _begin_session(self) -> None:
@@ -289,6 +336,7 @@ class Worker:
             self._keep(batch)
             await self._ride_out(error)
             return
+        self._store_ahead = turn.now - self._clock.monotonic()
         self._note_refused(turn.refused)
         self._let_go(settling, turn.refused)
         self._take(turn.claimed)
@@ -424,7 +472,9 @@ class Worker:
     # Slots
 
     async def _slot(self, crew: object) -> None:
-        while crew is self._crew:
+        task = asyncio.current_task()
+        assert task is not None
+        while crew is self._crew and task not in self._deaf:
             row = self._next()
             if row is None:
                 ready = self._desk.loop.create_future()
@@ -433,7 +483,10 @@ class Worker:
                 continue
             if self._hand:
                 self._wake_slot()
-            await self._run(row, crew)
+            await self._run(row, crew, task)
+        if task in self._deaf:  # another has taken this place
+            self._deaf.discard(task)
+            self._slots = [each for each in self._slots if each is not task]
 
     def _next(self) -> Row | None:
         """Pick the next event to run; one that may kill the worker only when nothing else is held."""
@@ -450,28 +503,22 @@ class Worker:
             if not ready.done():
                 ready.set_result(None)
 
-    async def _run(self, row: Row, crew: object) -> None:
+    async def _run(self, row: Row, crew: object, task: asyncio.Task[None]) -> None:
         """Run one event, and as many more of the hand as fit into a turn of the loop."""
-        task = asyncio.current_task()
-        assert task is not None
         monotonic = self._clock.monotonic
         until = monotonic() + _TURN_OF_LOOP
         current: Row | None = row
         while current is not None:
-            event_id = current[ID]
-            self._running[event_id] = task
             try:
                 await self._attempt(current)
             finally:
-                if self._running.get(event_id) is task:  # not a later attempt at the same event
-                    del self._running[event_id]
                 self._bell.set()
                 if current is self._alone:
                     self._alone, self._alone_running = None, False
             if monotonic() > until:
                 await self._clock.sleep(0)
                 until = monotonic() + _TURN_OF_LOOP
-            current = self._next() if crew is self._crew else None
+            current = self._next() if crew is self._crew and task not in self._deaf else None
 
     async def _attempt(self, row: Row) -> None:
         """One attempt: deliver, and remember how it went."""
@@ -479,32 +526,197 @@ class Worker:
         if handler is None:
             self._put_back_unknown(row)
             return
-        context = Context(row, self._desk)
+        task = asyncio.current_task()
+        assert task is not None
+        attempt = self._running[row[ID]] = Attempt(row, handler, task)
+        context = Context(row, self._desk, attempt)
+        error: BaseException | None = None
         try:
-            await deliver(handler, row, context, self._threads)
-        except AlreadyHandled:
+            try:
+                if handler.isolation is None:
+                    if handler.is_limited or row[DEADLINE_AT] is not None:
+                        self._limit(attempt)
+                    await deliver(handler, row, context, self._threads)
+                else:
+                    await self._deliver_apart(attempt)
+            except asyncio.CancelledError as raised:
+                if self._abandoning and attempt.why is None and not context.settled:
+                    self._handed_back(row)
+                    raise
+                error = raised
+            except BaseException as raised:  # noqa: BLE001 - SystemExit and friends are a handler's failure too
+                error = raised
+            finally:
+                self._over(attempt)
+            if error is None and attempt.why is None and not context.settled:
+                self._delivered(row)
+            else:
+                await self._conclude(attempt, context, error)
+        finally:
+            self._forget(attempt)
+
+    async def _deliver_apart(self, attempt: Attempt) -> None:
+        """Run it in a child process; its time is counted from when it has one."""
+        async with self._children.taken() as child:
+            self._limit(attempt)
+            attempt.child = child
+            try:
+                reply = await child.run(attempt.row, self._session(), self.options.lease_seconds)
+                attempt.settled = reply.settled
+                reply.check()
+            finally:
+                attempt.child = None
+
+    def _over(self, attempt: Attempt) -> None:
+        """Note that the handler has ended, or that nobody waits for it any more: there is nothing left to tell it."""
+        attempt.is_over = True
+        if attempt.until:  # it was watched: most are not
+            self._watch.discard(attempt)
+            attempt.calm()
+
+    def _forget(self, attempt: Attempt) -> None:
+        event_id = attempt.row[ID]
+        if self._running.get(event_id) is attempt:  # not a later attempt at the same event
+            del self._running[event_id]
+
+    async def _conclude(self, attempt: Attempt, context: Context, error: BaseException | None) -> None:
+        """Remember an end that was not plain success."""
+        row = attempt.row
+        if attempt.given_up:
+            log.warning("a handler that was given up has ended", event_id=str(row[ID]), target=row[TARGET])
+        elif context.settled:
+            if error is not None:
+                log.error("handler raised after its transaction", event_id=str(row[ID]), error=repr(error)[:500])
+            self._settled(row)
+        elif isinstance(error, AlreadyHandled):
             self.tally.deduplicated += 1
             self._delivered(row)
-        except LeaseLost as error:
+        elif isinstance(error, LeaseLost):
             self._release(row)
             self.tally.leases_lost += 1
             log.warning("lease lost", worker=self.name, event_id=str(row[ID]), error=str(error))
-        except asyncio.CancelledError as error:
-            if self._abandoning:
-                self._handed_back(row)
-                raise
-            await self._failed(handler, row, error)
-        except BaseException as error:  # noqa: BLE001 - SystemExit and friends are a handler's failure too
-            if context.settled:
-                log.error("handler raised after its transaction", event_id=str(row[ID]), error=repr(error)[:500])
-                self._settled(row)
-            else:
-                await self._failed(handler, row, error)
+        elif attempt.why is not None:
+            await self._stopped(attempt, error)
+        elif error is not None:
+            await self._failed(attempt.handler, row, error)
+
+    # Time limits, and being called off
+
+    def _limit(self, attempt: Attempt) -> None:
+        """Set the attempt's time limit: its timeout, or what is left until the deadline."""
+        handler = attempt.handler
+        seconds = handler.timeout
+        left = self._until_deadline(handler, attempt.row)
+        if left is not None:
+            if left <= 0:
+                message = "the deadline of the event passed before the attempt was started"
+                raise DeadlinePassed(message)
+            if seconds is None or left < seconds:
+                seconds, attempt.is_last = left, True
+        if seconds is not None:
+            self._watch.add(attempt, seconds)
+
+    def _until_deadline(self, handler: Handler, row: Row) -> float | None:
+        """How many seconds are left, by the store's clock. A replay is somebody's decision and has no deadline."""
+        ends = [] if row[DEADLINE_AT] is None else [seconds_of(row[DEADLINE_AT])]
+        if handler.deadline is not None and row[CYCLE] == 0:
+            ends.append(seconds_of(row[CREATED_AT]) + handler.deadline)
+        return min(ends) - self._clock.monotonic() - self._store_ahead if ends else None
+
+    def _overdue(self, attempt: Attempt) -> None:
+        """Tell an attempt whose time is over to stop; give up one that was told and has not ended."""
+        if attempt.why is not None:
+            self._give_up(attempt)
+        elif attempt.is_last:
+            self._tell(attempt, DeadlinePassed("the deadline of the event passed during the attempt"))
         else:
-            if context.settled:
-                self._settled(row)
-            else:
-                self._delivered(row)
+            limit = format_duration(attempt.handler.timeout or 0.0)
+            self._tell(attempt, TimedOut(f"the attempt took longer than its timeout of {limit}"))
+
+    def _tell(self, attempt: Attempt, why: TimedOut | Cancelled) -> None:
+        attempt.tell(why)
+        self._watch.add(attempt, _CANCEL_SECONDS)
+
+    def _give_up(self, attempt: Attempt) -> None:
+        """Settle without the handler: it is deaf to cancellation, or in a thread that does not end."""
+        self.tally.left_behind += 1
+        log.error(
+            "handler does not stop, leaving it behind",
+            event_id=str(attempt.row[ID]),
+            target=attempt.row[TARGET],
+            why=str(attempt.why),
+            left_behind=self.tally.left_behind,
+        )
+        if attempt.runs_in_thread:
+            attempt.cancel()  # the slot stops waiting for it, and settles
+            return
+        attempt.given_up = True
+        self._over(attempt)
+        self._forget(attempt)
+        if attempt.row is self._alone:
+            self._alone, self._alone_running = None, False
+        self._deaf.add(attempt.task)
+        self._slots.append(asyncio.create_task(self._slot(self._crew), name="redrive-slot"))
+        settling = asyncio.create_task(self._stopped(attempt, None), name="redrive-settle")
+        self._settling.add(settling)
+        settling.add_done_callback(self._after_settling)
+
+    def _after_settling(self, task: asyncio.Task[None]) -> None:
+        self._settling.discard(task)
+        self._bell.set()
+
+    async def _stopped(self, attempt: Attempt, error: BaseException | None) -> None:
+        """Write down an attempt that we ended, whatever its handler made of that."""
+        why, row = attempt.why, attempt.row
+        assert why is not None
+        if isinstance(why, Cancelled):
+            self._release(row)
+            self.tally.cancelled += 1
+            log.info("handler stopped: the event was called off", event_id=str(row[ID]), target=row[TARGET])
+            return
+        if error is not why:
+            why.__cause__ = error  # where the handler was when its time was over
+        self.tally.timed_out += 1
+        await self._failed(attempt.handler, row, why)
+
+    async def _hear_of_cancels(self) -> None:
+        """Ask, while we hold events, which of them were called off, and tell their handlers."""
+        strangers: set[Any] = set()
+        while True:
+            await self._clock.sleep(_NEWS_SECONDS)
+            if not self._held:
+                continue
+            try:
+                rows = await self._store.ask("cancelled", session=self._session())
+                told = self._tell_cancelled(rows)
+                # One we do not know may have been claimed by a turn whose answer is on its way: look once more.
+                told |= strangers & {row["id"] for row in rows}
+                strangers = {row["id"] for row in rows} - told
+                if told:
+                    async with self._store.transaction() as transaction:
+                        await transaction.run("told", ids=list(told))
+            except StoreUnavailable as error:
+                log.debug("cannot ask what was called off", worker=self.name, error=str(error))
+            except Exception as error:  # noqa: BLE001 - as in upkeep: it must not end in silence
+                log.error("cannot ask what was called off, trying again", worker=self.name, error=repr(error)[:500])
+
+    def _tell_cancelled(self, rows: Iterable[Mapping[str, Any]]) -> set[Any]:
+        """Stop what runs and drop what waits in the hand; returns what was ours."""
+        told = set()
+        for row in rows:
+            event_id = row["id"]
+            held, attempt = self._held.get(event_id), self._running.get(event_id)
+            if held is None or held[FENCE] != row["fence"]:
+                continue
+            told.add(event_id)
+            if attempt is not None and attempt.why is None and not attempt.is_over:
+                self._watch.discard(attempt)
+                self._tell(attempt, Cancelled(f"called off by {row['cancelled_by']}: {row['cancel_reason']}"))
+            elif attempt is None and held in self._hand:
+                self._hand.remove(held)
+                self._release(held)
+                self.tally.cancelled += 1
+        return told
 
     def _is_ours(self, row: Row) -> bool:
         """Tell a live attempt from one that was given up, whose handler came to an end all the same."""
@@ -541,10 +753,15 @@ class Worker:
         self.tally.unknown_targets[target] = self.tally.unknown_targets.get(target, 0) + 1
         self._finished.put_back.append((row, self.options.unknown_delay_seconds * (0.75 + 0.5 * self._clock.random())))
 
-    async def _failed(self, handler: Handler, row: Row, error: BaseException) -> None:
+    async def _failed(self, handler: Handler | None, row: Row, error: BaseException) -> None:
         if not self._is_ours(row):
             return
-        settlement = settlement_for(row, error, handler.retry or self._retry, handler.rules, self._clock.random)
+        settlement = self._settlement(handler, row, error)
+        left = None if handler is None else self._until_deadline(handler, row)
+        if left is not None and settlement.delay_seconds is not None and settlement.delay_seconds >= left:
+            late = DeadlinePassed("the deadline of the event leaves no time for another attempt")
+            late.__cause__, late.safe_to_retry = error, settlement.safe_to_retry
+            settlement = self._settlement(handler, row, late)
         if settlement.status is Status.FAILED:
             await self._bury(handler, row, settlement)
         else:
@@ -560,6 +777,10 @@ class Worker:
                 seconds=round(settlement.delay_seconds or 0.0, 3),
             )
             self._due_at = min(self._due_at, self._clock.monotonic() + (settlement.delay_seconds or 0.0))
+
+    def _settlement(self, handler: Handler | None, row: Row, error: BaseException) -> Settlement:
+        policy = (handler.retry if handler else None) or self._retry
+        return settlement_for(row, error, policy, handler.rules if handler else DEFAULT_RULES, self._clock.random)
 
     # Dead letters
 
@@ -666,6 +887,12 @@ class Worker:
             )
             self.tally.swept += len(rows)
             for row in rows:
+                if row[SWEPT_LEASE_UNTIL] is not None:
+                    self._held[row[ID]] = row
+                    self.tally.timed_out += 1
+                    late = TimedOut("the attempt took longer than its timeout, and blocked its worker")
+                    await self._failed(self._handlers.get(row[TARGET]), row, late)
+                    continue
                 log.warning(
                     "worker lost, event taken back",
                     event_id=str(row[ID]),
@@ -725,8 +952,13 @@ class Worker:
         """Cancel the running handlers and empty the hand. Threads cannot be stopped; their results are ignored."""
         self._hand.clear()
         self._alone, self._alone_running = None, False
+        in_threads = [attempt for attempt in self._running.values() if attempt.runs_in_thread]
         await self._stop_slots()
+        for attempt in in_threads:
+            attempt.why = attempt.why or AttemptStopped("the worker has stopped: the event was handed back")
         self._running.clear()
+        if self._settling:
+            await asyncio.wait(tuple(self._settling), timeout=_CANCEL_SECONDS)
         self._add_slots(self.options.concurrency)
 
     def _add_slots(self, number: int) -> None:
@@ -756,13 +988,13 @@ class Worker:
         """Stop gracefully: return what was not started, let the rest finish, then return that too."""
         self._hand_back_waiting()
         until = self._clock.monotonic() + self.options.drain_seconds
-        while (self._running or len(self._finished)) and not self._session_lost:
+        while (self._running or self._settling or len(self._finished)) and not self._session_lost:
             if len(self._finished):
                 await self._turn()
             left = until - self._clock.monotonic()
             if left <= 0 or self._at_once:
                 break
-            if self._running and not len(self._finished):
+            if (self._running or self._settling) and not len(self._finished):
                 self._bell.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(left):
@@ -790,14 +1022,17 @@ class Heartbeat:
         options: WorkerOptions,
         session: Callable[[], UUID],
         on_lost: Callable[[], None],
+        watch: Watch,
     ) -> None:
         self._store = store
         self._clock = clock
         self._options = options
         self._session = session
         self._on_lost = on_lost
+        self._watch = watch
         self._worker_loop = asyncio.get_running_loop()
         self._answered_at = clock.monotonic()
+        self._expired: set[Attempt] = set()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="redrive-heartbeat", daemon=True)
 
@@ -814,18 +1049,32 @@ class Heartbeat:
     async def _beat(self) -> None:
         async with self._store.pulse() as renew:
             pause = self._options.lease_seconds / 3
-            while not self._stopped.wait(pause):
+            while True:
+                overdue = self._wait(pause)
+                if self._stopped.is_set():
+                    return
                 pause = self._options.lease_seconds / 3
                 if not self._loop_is_alive():
                     continue
                 session = self._session()
                 try:
-                    alive = await renew(session, self._options.lease_seconds)
+                    alive = await renew(session, self._options.lease_seconds, [each.row for each in overdue])
                 except StoreUnavailable:
                     pause = min(0.5, pause)
                     continue
+                self._expired.update(overdue)
                 if not alive and session == self._session():
                     self._tell(self._on_lost)
+
+    def _wait(self, seconds: float) -> list[Attempt]:
+        """Wait for the next beat; sooner when an attempt is overdue and the blocked event loop cannot see to it."""
+        until = self._clock.monotonic() + seconds
+        while not self._stopped.wait(max(0.0, min(0.5, until - self._clock.monotonic()))):
+            late = set(self._watch.late(_LATE_SECONDS))
+            self._expired &= late
+            if late - self._expired or self._clock.monotonic() >= until:
+                return list(late - self._expired)
+        return []
 
     def _loop_is_alive(self) -> bool:
         """Doubt a loop that has not answered for a quarter of an hour: let others take its events."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import pytest
@@ -156,3 +157,40 @@ async def _purge_in_batches(app: Redrive) -> list[int]:
 
 def test_a_large_purge_goes_in_bounded_batches(sqlite_url: str) -> None:
     assert in_app(sqlite_url, _purge_in_batches) == [1_000, 2_000, 3_000, 3_000]
+
+
+@pytest.mark.req("W9")
+def test_a_selection_is_called_off_in_batches_when_somebody_agrees(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.operate.actions._CHUNK", 10)
+
+    async def fill() -> None:
+        async with Redrive(store_url, migrate=True) as app:
+            await app.publish_many([("order.paid", number) for number in range(25)])
+            await app.publish_many([("order.shipped", number) for number in range(5)])
+
+    asyncio.run(fill())
+    command = ("events", "cancel", "type:order.paid", "-u", store_url)
+    unasked = redrive(*command, "-r", "flood")
+    unreasoned = redrive(*command, "--yes")
+    counted = redrive(*command, "--dry-run", "-o", "json")
+    done = redrive(*command, "-r", "flood", "--by", "ann", "--yes")
+    again = redrive(*command, "-r", "flood", "--yes")
+    rest = redrive("events", "cancel", "type:order.*", "-r", "all", "--yes", "-o", "json", "-u", store_url)
+
+    assert (unasked.code, unreasoned.code, counted.code, done.code, again.code) == (4, 2, 0, 0, 3)
+    assert "25 pending, in-flight or blocked events of order.paid would be cancelled" in unasked.err
+    assert counted.json["done"] == 0
+    assert done.out == "✓ 25 of 25 pending, in-flight or blocked events of order.paid cancelled\n"
+    assert (rest.json["matched"], rest.json["done"]) == (5, 5)
+    listed = redrive("events", "ls", "-s", "cancelled", "-n", "100", "-o", "json", "-u", store_url).json
+    assert {event["cancel_reason"] for event in listed if event["cancelled_by"] == "ann"} == {"flood"}
+    assert len(listed) == 30
+
+
+def test_a_selection_that_cannot_be_read_is_refused_before_anything_is_opened(sqlite_url: str) -> None:
+    result = redrive("events", "cancel", "colour:red", "-r", "x", "--yes", "-u", sqlite_url)
+
+    assert result.code == 2
+    assert "colour" in result.err

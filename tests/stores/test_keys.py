@@ -130,16 +130,28 @@ async def test_a_dead_letter_holds_up_its_key_until_it_is_out_of_the_way(
 
 
 @pytest.mark.req("B6")
-@pytest.mark.parametrize("act", ["cancel in flight", "cancel pending", "purge", "handler's transaction"])
+@pytest.mark.parametrize(
+    "act",
+    ["cancel in flight", "cancel pending", "cancel all in flight", "cancel all pending", "overdue", "purge",
+     "handler's transaction"],
+)  # fmt: skip
 async def test_whatever_ends_the_head_lets_the_next_go(
     act: str, app: Redrive, hands: Hands, clock: VirtualClock
 ) -> None:
     ids = await publish(app, "a", "a")
     (row,) = await hands.claim()
-    if act == "cancel pending":
+    if act.endswith("pending"):
         await hands.settle(retried(row, 600.0))
-    if act.startswith("cancel"):
+    if act.startswith("cancel all"):
+        assert await app.cancel_all(ids[:1], by="ann", reason="no need") == ids[:1]
+    elif act.startswith("cancel"):
         await app.cancel(ids[0], by="ann", reason="no need")
+    elif act == "overdue":
+        async with app.store.pulse() as beat:
+            assert await beat(hands.id, 30.0, [row])
+        (taken,) = await hands.sweep()
+        assert (uuid_of(taken), await hands.claim()) == (ids[0], [])
+        assert await hands.settle(passed(taken)) == []
     elif act == "purge":
         await hands.settle(failed(row))
         clock.advance("1h")
@@ -285,6 +297,15 @@ async def test_what_was_left_behind_by_hand_is_found_however_many_keys_there_are
     assert await claimed(hands) == ids[5::2]
 
 
+@pytest.mark.req("B6")
+async def test_looking_for_what_was_left_behind_waits_for_no_writer(sqlite_url: str) -> None:
+    """A worker looks now and then; were that a transaction, a blocked event loop would keep the file locked with it."""
+    async with Redrive(sqlite_url) as app:
+        await publish(app, "a", "a")
+        async with app.store.transaction(), asyncio.timeout(SOON):
+            await ordering.unstick(app.store, ordering.START)
+
+
 # --- what only several connections at once can bring about ----------------------------------------
 
 
@@ -399,6 +420,30 @@ async def test_two_that_end_at_once_leave_nobody_behind(live: Redrive, postgres_
         assert await delivering == []
 
         assert await claimed(hands) == ids[2:]
+
+
+@pytest.mark.req("B6", "W9")
+async def test_two_who_cancel_each_what_waits_for_the_other_both_come_to_an_end(live: Redrive) -> None:
+    """Each cancels the heads of half of the keys, and the second of the other half."""
+    hands = await Hands.begin(live)
+    for _ in range(5):
+        ids = await publish(live, *(f"{n}" for n in range(40) for _ in range(3)))
+        assert len(await hands.claim(200)) == 40
+        heads, seconds, thirds = ids[0::3], ids[1::3], ids[2::3]
+
+        singly = asyncio.gather(*(live.cancel(each, by="cid", reason="no need") for each in thirds[:10]))
+        gone = await asyncio.gather(
+            live.cancel_all(heads[0::2] + seconds[1::2], by="ann", reason="no need"),
+            live.cancel_all(heads[1::2] + seconds[0::2], by="bob", reason="no need"),
+        )
+        await singly
+
+        left = sorted({*heads, *seconds}.difference(*gone))  # passed over: ask again
+        assert await live.cancel_all(left, by="ann", reason="no need") == left
+        rows = await hands.claim(200)
+        assert {uuid_of(row) for row in rows} == set(thirds[10:])
+        await hands.deliver(*rows)
+    await hands.claims.close()
 
 
 @pytest.mark.req("B6")

@@ -71,7 +71,8 @@ def judge(text: str, found: set[tuple[str, bool]], plan: str) -> None:
     if text in STRAIGHT:
         # SQLite takes the members of a plan in the order of their ids, by the index that has this order
         ordered = {"failed"} if "CO-ROUTINE chosen" in plan else set()
-        assert found <= {(index, True) for index in STRAIGHT[text] | ordered}, plan
+        probed = {"key"} if "chosen" in plan else set()  # of each member: does another hold up its ordering key?
+        assert found <= {(index, True) for index in STRAIGHT[text] | ordered | probed}, plan
 
 
 # --- PostgreSQL -------------------------------------------------------------------------------------
@@ -86,7 +87,9 @@ HOT = {
 WARM = {
     "deliver": {"outbox_pkey"},
     "publish": {"outbox_retry_key"},
-    "sweep": {"outbox_in_flight", "outbox_pkey"},
+    "sweep": {"outbox_in_flight", "outbox_expired", "outbox_pkey"},
+    "cancelled": {"outbox_cancelled"},
+    "expire": {"outbox_pkey"},
     "purge_ended": {"outbox_ended", "outbox_pkey"},
 }
 
@@ -207,7 +210,13 @@ SQLITE = {
     "put_back": ("sqlite_autoindex_redrive_outbox_1 (id=?)",),
     "redrive_release": ("sqlite_autoindex_redrive_outbox_1 (id=?)",),
     "forget": ("redrive_outbox_in_flight (session_id=?)",),
-    "sweep": ("redrive_outbox_in_flight (session_id=?)", "INTEGER PRIMARY KEY"),
+    "sweep": (
+        "redrive_outbox_in_flight (session_id=?)",
+        "redrive_outbox_expired (lease_until<?)",
+        "INTEGER PRIMARY KEY",
+    ),
+    "cancelled": ("redrive_outbox_cancelled (session_id=?)",),
+    "expire": ("sqlite_autoindex_redrive_outbox_1 (id=?)",),
     "purge_ended": ("redrive_outbox_ended (ended_at<?)", "INTEGER PRIMARY KEY"),
     "trail_head": ("PRIMARY KEY (chain=?)",),
     "trail_of_event": ("redrive_trail_event (event_id=?)",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.server
 import json
 import threading
@@ -15,6 +16,26 @@ import structlog
 
 from redrive import Context, DeadLetter, EventFilter, Redrive, Rejected, RetryPolicy, Status, Work
 from tests.worker.conftest import until, working
+
+
+async def test_a_stopping_worker_lets_a_hook_finish(app: Redrive) -> None:
+    """The handler has ended, its event has not: the stop waits for it, and nothing is lost."""
+    begun = asyncio.Event()
+
+    async def slow_hook(letter: DeadLetter, tx: Work) -> None:
+        begun.set()
+        await asyncio.sleep(0.3)
+
+    @app.handler("settle", on_dead_letter=slow_hook)
+    async def settle(payload: Any) -> None:
+        raise Rejected("no funds")
+
+    await app.publish("settle")
+    async with working(app):
+        await begun.wait()
+
+    (event,) = await app.events()
+    assert (event.status, event.attempts, event.lost_count) == (Status.FAILED, 1, 0)
 
 
 @pytest.mark.req("W5")

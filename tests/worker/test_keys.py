@@ -192,6 +192,63 @@ async def test_on_failed_pass_lets_the_others_go(app: Redrive, *, hook: bool) ->
     assert await app.store.counts() == {("t", "delivered"): 3, ("t", "failed"): 1}
 
 
+@pytest.mark.req("B6", "W9")
+@pytest.mark.parametrize("hook", [False, True])
+@pytest.mark.parametrize("begun", [False, True])
+async def test_a_head_whose_deadline_passes_lets_the_others_go_and_is_counted(
+    app: Redrive, *, begun: bool, hook: bool
+) -> None:
+    begins: list[int] = []
+
+    async def told(_letter: Any, _work: Any) -> None:
+        return None
+
+    @app.handler("t", on_failed="pass", on_dead_letter=told if hook else None)
+    async def handle(payload: int) -> None:
+        begins.append(payload)
+        if payload == 0:
+            await asyncio.sleep(60)
+
+    late = ("300ms", 0) if begun else ("1ms", "50ms")
+    head = await app.publish("t", 0, ordering_key="a", deadline=late[0], delay=late[1])
+    await app.publish_many([("t", n, {"ordering_key": "a"}) for n in (1, 2)])
+    async with working(app) as worker:
+        await until(lambda: worker.tally.delivered == 2)
+
+    dead = await app.event(head.id)
+    (group,) = await app.groups()
+    assert dead is not None
+    assert (dead.status, dead.error_class) == (Status.FAILED, "timed_out")
+    assert begins == ([0, 1, 2] if begun else [1, 2])
+    assert (group.fingerprint, group.dead_count) == (dead.fingerprint, 1)
+
+
+@pytest.mark.req("B6", "W9")
+@pytest.mark.parametrize("many", [False, True])
+async def test_a_running_head_that_is_called_off_lets_the_others_go(app: Redrive, *, many: bool) -> None:
+    started = asyncio.Event()
+    done: list[int] = []
+
+    @app.handler("t")
+    async def handle(payload: int) -> None:
+        if payload == 0:
+            started.set()
+            await asyncio.sleep(60)
+        done.append(payload)
+
+    head, *_ = await app.publish_many([("t", n, {"ordering_key": "a"}) for n in range(3)])
+    async with working(app, poll="30s") as worker:  # it has to be woken
+        await started.wait()
+        if many:
+            assert await app.cancel_all([head.id], by="ann", reason="no need") == [head.id]
+        else:
+            await app.cancel(head.id, by="ann", reason="no need")
+        await until(lambda: (worker.tally.delivered, worker.tally.cancelled) == (2, 1))
+
+    assert done == [1, 2]
+    assert await app.store.counts() == {("t", "delivered"): 2, ("t", "cancelled"): 1}
+
+
 @pytest.mark.req("B6")
 @pytest.mark.parametrize("kind", ["plain", "transaction", "thread"])
 async def test_a_drain_brings_all_of_a_key_in_order(app: Redrive, kind: str) -> None:

@@ -20,12 +20,13 @@ from redrive.operate import views
 from redrive.payload import check_whole
 from redrive.redrive import Plan, Redriving
 from redrive.replay import Mark, check_actor, check_reason, mark
-from redrive.selection import Selection, dead_letters, parse
+from redrive.selection import Selection, dead_letters, live, parse
 from redrive.setting import APPROVAL_ABOVE, Setting
 from redrive.shadow import Shadow
 from redrive.store.base import EventFilter, Purge
 
 Verb = Literal["replay", "discard", "restore", "cancel"]
+ManyVerb = Literal["discard", "restore", "cancel"]
 DONE: Final[dict[Verb, str]] = {
     "replay": "replayed", "discard": "discarded", "restore": "restored", "cancel": "cancelled",
 }  # fmt: skip
@@ -36,6 +37,7 @@ _CHUNK_BYTES: Final = 4_194_304
 _MOST_BAD: Final = 20
 _DISCARDED: Final = parse("discarded:yes")
 _DRY_RUN_LIMIT: Final = 100_000
+_CANCEL_ROUNDS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +60,7 @@ class Done:
         }
 
 
-async def act(
-    app: Redrive, verb: Literal["discard", "restore", "cancel"], events: Sequence[Event], *, by: str, reason: str
-) -> list[Done]:
+async def act(app: Redrive, verb: ManyVerb, events: Sequence[Event], *, by: str, reason: str) -> list[Done]:
     """Do the same to each of the events."""
     acts = {"discard": app.discard, "restore": app.restore, "cancel": app.cancel}
     return [await _done(event, verb, acts[verb](event.id, by=by, reason=reason)) for event in events]
@@ -134,12 +134,12 @@ async def _shadowed(app: Redrive, event: Event, *, force: bool) -> Shadowed:
         return Shadowed(event, None, str(error))
 
 
-# --- discarding and restoring many ---
+# --- discarding, restoring and cancelling many ---
 
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """Dead letters that a selection means, as they were counted at ``until``."""
+    """Events that a selection means, as they were counted at ``until``."""
 
     selection: Selection
     count: int
@@ -151,16 +151,27 @@ class Matched:
         return self.selection.sentence(self.until, self.count)
 
 
-async def matched(app: Redrive, verb: Mark, selection: str) -> Matched:
-    """Count what would be discarded or restored."""
+async def matched(app: Redrive, verb: ManyVerb, selection: str) -> Matched:
+    """Count what would be discarded, restored or cancelled."""
     await app.open()
-    discarded = verb == "restore"
-    said = parse(selection).terms
-    wanted = dead_letters(Selection((*said, *_DISCARDED.terms) if discarded else said))
+    wanted, discarded = parse(selection), verb == "restore"
+    if discarded:
+        wanted = Selection((*wanted.terms, *_DISCARDED.terms))
+    wanted = live(wanted) if verb == "cancel" else dead_letters(wanted)
     clauses, values = _where(app, wanted, app.clock.now())
-    (row,) = await app.store.ask("dead_letters_count", clauses=clauses, discarded=discarded, **values)
+    if verb == "cancel":
+        (row,) = await app.store.ask("live_count", clauses=clauses, **values)
+    else:
+        (row,) = await app.store.ask("dead_letters_count", clauses=clauses, discarded=discarded, **values)
     until = from_micros(row["now"]) if isinstance(row["now"], int) else row["now"]
     return Matched(wanted, row["n"], until)
+
+
+def act_on_all(app: Redrive, verb: ManyVerb, what: Matched, *, by: str, reason: str) -> AsyncGenerator[int]:
+    """Do the same to everything that was counted, in steps; yields how many are done."""
+    if verb == "cancel":
+        return cancel_all(app, what, by=by, reason=reason)
+    return mark_all(app, verb, what, by=by, reason=reason)
 
 
 async def mark_all(app: Redrive, verb: Mark, what: Matched, *, by: str, reason: str) -> AsyncGenerator[int]:
@@ -180,6 +191,32 @@ async def mark_all(app: Redrive, verb: Mark, what: Matched, *, by: str, reason: 
         if len(marked) < _CHUNK:
             return
         after = marked[-1]
+        await app.clock.sleep(0.01)  # leave room for the work itself
+
+
+async def cancel_all(app: Redrive, what: Matched, *, by: str, reason: str) -> AsyncGenerator[int]:
+    """Call off what was counted, a transaction for each few hundred; yields how many are done.
+
+    What came in since is left alone, and so is what has ended by itself.
+    """
+    clauses, values = _where(app, what.selection, what.until)
+
+    async def ids_after(last: UUID) -> list[UUID]:
+        rows = await app.store.ask("live", clauses=clauses, after=last, until=what.until, limit=_CHUNK, **values)
+        return [UUID(str(row["id"])) for row in rows]
+
+    done, after = 0, UUID(int=0)
+    while ids := await ids_after(after):
+        left = set(ids)
+        for _ in range(_CANCEL_ROUNDS):  # what a worker is settling at this moment is passed over the first time
+            gone = await app.cancel_all(sorted(left), by=by, reason=reason)
+            done += len(gone)
+            left.difference_update(gone)
+            if not left or left.isdisjoint(await ids_after(after)):
+                break
+            await app.clock.sleep(0.05)
+        yield done
+        after = ids[-1]
         await app.clock.sleep(0.01)  # leave room for the work itself
 
 

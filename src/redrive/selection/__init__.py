@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from redrive.errors import SelectionError
-from redrive.event import Event, Status
+from redrive.event import LIVE, Event, Status
 from redrive.selection.fields import FIELDS
 from redrive.selection.reading import read
 from redrive.selection.sentence import sentence
@@ -27,6 +27,7 @@ __all__ = [
     # reading
     "parse",
     "dead_letters",
+    "live",
     # what was read
     "Selection",
     "Term",
@@ -87,8 +88,17 @@ def parse(text: str) -> Selection:
 
 def dead_letters(selection: Selection) -> Selection:
     """Narrow a selection to the quarantine, unless it says itself which status it wants, or the discarded ones."""
+    return _narrowed(selection, _QUARANTINE)
+
+
+def live(selection: Selection) -> Selection:
+    """Narrow a selection to what has not ended, unless it says itself which status it wants."""
+    return _narrowed(selection, _LIVE)
+
+
+def _narrowed(selection: Selection, terms: tuple[Term, ...]) -> Selection:
     said = {term.field for term in selection.terms if not term.negated}
-    added = tuple(term for term in _QUARANTINE if term.field not in said)
+    added = tuple(term for term in terms if term.field not in said)
     narrowed = Selection(added + selection.terms)
     if len(narrowed.terms) > MAX_TERMS or len(narrowed.text) > MAX_LENGTH:
         names = " and ".join(Selection((term,)).text for term in added)
@@ -97,4 +107,5 @@ def dead_letters(selection: Selection) -> Selection:
 
 
 _QUARANTINE: Final = (Term("status", ":", (Status.FAILED.value,)), Term("discarded", ":", (False,)))
+_LIVE: Final = (Term("status", ":", tuple(each.value for each in Status if each in LIVE)),)
 _ALWAYS_SHORT: Final = 512  # even with six characters for each, and fifty long names of fields

@@ -27,16 +27,17 @@ Row = Sequence[Any]
 (
     ID, FENCE, TARGET, ATTEMPTS, LOST_COUNT, PAYLOAD, TYPE, QUEUE, PRIORITY, DUE_AT,
     SOURCE, SUBJECT, HEADERS, IDEMPOTENCY_KEY, RETRY_KEY, CORRELATION_ID, CAUSATION_ID,
-    ORDERING_KEY, GENERATION, CYCLE, CREATED_AT,
-) = range(21)  # fmt: skip
-SWEPT_STATUS: Final = 21
+    ORDERING_KEY, GENERATION, CYCLE, CREATED_AT, DEADLINE_AT,
+) = range(22)  # fmt: skip
+SWEPT_STATUS: Final = 22
+SWEPT_LEASE_UNTIL: Final = 23  # set: the attempt took longer than its timeout, and the sweeper holds it now
 
 EVENT_COLUMNS: Final = (
     "id", "type", "source", "target", "subject", "payload", "headers", "idempotency_key", "retry_key", "correlation_id",
     "causation_id", "ordering_key", "queue", "priority", "status", "due_at", "attempts", "lost_count", "max_attempts",
     "fence", "session_id", "generation", "cycle", "first_failed_at", "last_error", "error_class", "error_type",
     "safe_to_retry", "fingerprint", "failure_history", "cancelled_by", "cancel_reason", "compensation", "steps_from",
-    "created_at", "ended_at", "deleted_at",
+    "created_at", "ended_at", "deleted_at", "deadline_at",
 )  # fmt: skip
 
 Entry = tuple[UUID | None, str, str, str, Mapping[str, Any]]
@@ -76,6 +77,7 @@ class Turn:
 
     claimed: Sequence[Row]
     refused: Sequence[Any] = ()  # ids as the store gave them
+    now: float = 0.0  # the store's time, in seconds since 1970
     more: bool = False  # as many were found as were wanted: there may be more
     held: bool = False  # some could not be taken because of their ordering key: look again soon
 
@@ -151,6 +153,12 @@ class Transaction(Protocol):
     async def record(self, entries: Sequence[Entry]) -> None: ...
 
 
+class Beat(Protocol):
+    """How the heartbeat thread renews a session, and lets others take what has run too long on a blocked loop."""
+
+    def __call__(self, session_id: UUID, lease_seconds: float, overdue: Sequence[Row] = ()) -> Awaitable[bool]: ...
+
+
 class Store(Protocol):
     """The contract. One conformance suite runs against every implementation."""
 
@@ -169,9 +177,10 @@ class Store(Protocol):
     def transaction(self) -> AbstractAsyncContextManager[Transaction]: ...
 
     async def begin_session(self, session: Session, lease_seconds: float) -> None: ...
+    def renew_with(self, session_id: UUID, lease_seconds: float) -> None: ...
     async def end_session(self, session_id: UUID) -> None: ...
     def heartbeat(self, session_id: UUID, lease_seconds: float) -> Awaitable[bool]: ...
-    def pulse(self) -> AbstractAsyncContextManager[Callable[[UUID, float], Awaitable[bool]]]: ...
+    def pulse(self) -> AbstractAsyncContextManager["Beat"]: ...
     async def sessions(self) -> list[Session]: ...
 
     def claims(self, session_id: UUID, lanes: Sequence[Lane], *, actor: str) -> "Claims": ...
@@ -186,6 +195,7 @@ class Store(Protocol):
         from_start: bool = False,
     ) -> None: ...  # fmt: skip
     async def cancel(self, event_id: UUID, *, by: str, reason: str) -> None: ...
+    async def cancel_all(self, event_ids: Sequence[UUID], *, by: str, reason: str) -> list[UUID]: ...
     async def purge(
         self, *, ended_before: datetime | None, failed_before: datetime | None, handled_before: datetime | None,
         by: str, dry_run: bool, limit: int,
@@ -206,6 +216,11 @@ class Claims(Protocol):
     async def next_due(self) -> float | None: ...
     async def forget(self, held: Iterable[Any]) -> int: ...
     async def close(self) -> None: ...
+
+
+def seconds_of(instant: Any) -> float:
+    """Express an instant of a claimed row in seconds since 1970: microseconds on SQLite, a datetime on PostgreSQL."""
+    return float(instant.timestamp()) if isinstance(instant, datetime) else instant / 1e6
 
 
 def edited_meanwhile(event_id: UUID) -> str:

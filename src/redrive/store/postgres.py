@@ -38,6 +38,7 @@ from redrive.store.base import (
     PRIORITY,
     SOURCE,
     SUBJECT,
+    Beat,
     Entry,
     Finished,
     Lane,
@@ -315,6 +316,9 @@ class PostgresStore:
             generation=session.generation, lease=lease_seconds, now=self._now(),
         )  # fmt: skip
 
+    def renew_with(self, session_id: UUID, lease_seconds: float) -> None:
+        """Nothing to do: a transaction keeps no heartbeat out."""
+
     async def end_session(self, session_id: UUID) -> None:
         await self._fetch("session_end", id=session_id, now=self._now())
 
@@ -322,12 +326,12 @@ class PostgresStore:
         return bool(await self._fetch("heartbeat", id=session_id, lease=lease_seconds, now=self._now()))
 
     @asynccontextmanager
-    async def pulse(self) -> AsyncIterator[Callable[[UUID, float], Awaitable[bool]]]:
+    async def pulse(self) -> AsyncIterator[Beat]:
         """Give the heartbeat thread a connection of its own, in its own event loop."""
         held: list[asyncpg.Connection[Any]] = []
-        query = _sql("heartbeat")
+        query, expire = _sql("heartbeat"), _sql("expire")
 
-        async def beat(session_id: UUID, lease_seconds: float) -> bool:
+        async def beat(session_id: UUID, lease_seconds: float, overdue: Sequence[Row] = ()) -> bool:
             with translating(self._place):
                 if held and held[0].is_closed():
                     held.clear()
@@ -335,8 +339,13 @@ class PostgresStore:
                     held.append(await self.connect())
                 values = query.values({"id": session_id, "lease": lease_seconds, "now": self._now()})
                 # A third of the lease: a beat that takes longer is as good as none, better to try anew.
+                patience = max(1.0, lease_seconds / 3)
                 try:
-                    return bool(await held[0].fetch(query.numbered, *values, timeout=max(1.0, lease_seconds / 3)))
+                    if overdue:
+                        late = {"ids": [row[ID] for row in overdue], "fences": [row[FENCE] for row in overdue]}
+                        late["now"] = self._now()  # type: ignore[assignment]
+                        await held[0].fetch(expire.numbered, *expire.values(late), timeout=patience)
+                    return bool(await held[0].fetch(query.numbered, *values, timeout=patience))
                 except _UNAVAILABLE:
                     held.pop().terminate()
                     raise
@@ -423,6 +432,10 @@ class PostgresStore:
 
     async def cancel(self, event_id: UUID, *, by: str, reason: str) -> None:
         await self._fetch("cancel", id=event_id, by=by, reason=reason, now=self._now())
+
+    async def cancel_all(self, event_ids: Sequence[UUID], *, by: str, reason: str) -> list[UUID]:
+        rows = await self._fetch("cancel_all", ids=list(event_ids), by=by, reason=reason, now=self._now())
+        return [UUID(str(row[0])) for row in rows]
 
     async def purge(
         self, *, ended_before: datetime | None, failed_before: datetime | None, handled_before: datetime | None,
@@ -559,7 +572,8 @@ class PostgresClaims:
         if meta[FENCE] != len(delivered):
             refused += await self._unsettled(connection, [(row[ID], row[FENCE], "delivered") for row in delivered])
         delivered.clear()
-        return Turn(rows, refused, more=len(found) >= looked_for, held=len(rows) < len(found))
+        now = meta[DUE_AT].timestamp()
+        return Turn(rows, refused, now, more=len(found) >= looked_for, held=len(rows) < len(found))
 
     async def _settle_and_claim(
         self, connection: Any, delivered: Sequence[Row], want: int, starts: Sequence[datetime]
@@ -731,11 +745,12 @@ async def publish_rows(
     connection: Any, events: Sequence[NewEvent], now: datetime | None, *, notify: bool
 ) -> list[Published]:
     """Insert events on this connection, in its transaction if it is in one."""
-    if len(events) == 1 and events[0].retry_key is None:
+    plain = all(event.retry_key is None and not event.has_deadline for event in events)
+    if len(events) == 1 and plain:
         one = _sql("publish_one")
         await connection.fetch(one.numbered, *one.values(postgres_one(events[0], now, notify=notify)))
         return published_from(events, ())
-    if all(event.retry_key is None for event in events):
+    if plain:
         new = _sql("publish_new")
         await connection.fetch(new.numbered, *new.values(postgres_new(events, now, notify=notify)))
         return published_from(events, ())

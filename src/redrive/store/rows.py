@@ -11,6 +11,7 @@ from redrive.instant import to_micros
 SQLITE_ORDER: Final = (
     "id", "type", "source", "target", "subject", "payload", "headers", "idempotency_key", "retry_key", "correlation_id",
     "causation_id", "ordering_key", "queue", "priority", "due_at", "delay", "generation", "now",
+    "deadline_at",
 )  # fmt: skip
 
 
@@ -20,8 +21,14 @@ def sqlite_row(event: NewEvent, now: int) -> tuple[Any, ...]:
         str(event.id), event.type, event.source, event.target, event.subject, event.payload, event.headers,
         event.idempotency_key, event.retry_key, event.correlation_id, event.causation_id, event.ordering_key,
         event.queue, event.priority, None if event.due_at is None else to_micros(event.due_at),
-        int(event.delay_seconds * 1e6), event.generation, now,
+        int(event.delay_seconds * 1e6), event.generation, now, _deadline(event, now),
     )  # fmt: skip
+
+
+def _deadline(event: NewEvent, now: int) -> int | None:
+    if event.deadline_seconds is not None:
+        return now + int(event.deadline_seconds * 1e6)
+    return None if event.deadline_at is None else to_micros(event.deadline_at)
 
 
 def sqlite_values(event: NewEvent, now: int) -> dict[str, Any]:
@@ -51,6 +58,8 @@ def postgres_values(events: Sequence[NewEvent], now: datetime | None, *, notify:
         "delays": [event.delay_seconds for event in events],
         "due_ats": [event.due_at for event in events],
         "generations": [event.generation for event in events],
+        "deadline_ats": [event.deadline_at for event in events],
+        "deadlines": [event.deadline_seconds for event in events],
     }
 
 

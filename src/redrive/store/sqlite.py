@@ -43,9 +43,11 @@ from redrive.store.base import (
     LOST_COUNT,
     ORDERING_KEY,
     SOURCE,
+    SWEPT_LEASE_UNTIL,
     SWEPT_STATUS,
     TARGET,
     TYPE,
+    Beat,
     Entry,
     Finished,
     Lane,
@@ -303,7 +305,11 @@ class SqliteStore:
         await self.writer.do(
             lambda connection, now: connection.execute(_sql("session_begin").text, {**values, "now": now}).rowcount
         )
-        self._renewal = {"id": values["id"], "lease": values["lease"]}
+        self.renew_with(session.id, lease_seconds)
+
+    def renew_with(self, session_id: UUID, lease_seconds: float) -> None:
+        """Renew this session with every transaction: while one holds the file, no heartbeat comes through."""
+        self._renewal = {"id": str(session_id), "lease": int(lease_seconds * 1e6)}
 
     async def end_session(self, session_id: UUID) -> None:
         await self.writer.do(
@@ -312,16 +318,17 @@ class SqliteStore:
             )
         )
 
-    async def heartbeat(self, session_id: UUID, lease_seconds: float) -> bool:
-        values = {"id": str(session_id), "lease": int(lease_seconds * 1e6)}
-        return bool(
-            await self.writer.do(
-                lambda connection, now: connection.execute(_sql("heartbeat").text, {**values, "now": now}).fetchone()
-            )
-        )
+    async def heartbeat(self, session_id: UUID, lease_seconds: float, overdue: Sequence[Row] = ()) -> bool:
+        def job(connection: sqlite3.Connection, now: int) -> bool:
+            for row in overdue:
+                connection.execute(_sql("expire").text, {"id": row[ID], "fence": row[FENCE], "now": now})
+            values = {"id": str(session_id), "lease": int(lease_seconds * 1e6), "now": now}
+            return connection.execute(_sql("heartbeat").text, values).fetchone() is not None
+
+        return bool(await self.writer.do(job))
 
     @asynccontextmanager
-    async def pulse(self) -> AsyncIterator[Callable[[UUID, float], Any]]:
+    async def pulse(self) -> AsyncIterator[Beat]:
         """Give the heartbeat thread its way to renew: here the writer thread does it, no event loop of ours needed."""
         yield self.heartbeat
 
@@ -359,6 +366,7 @@ class SqliteStore:
                     {"lost_count": row[LOST_COUNT], "next_retry_at": iso(from_micros(row[DUE_AT]))},
                 )
                 for row in rows
+                if row[SWEPT_LEASE_UNTIL] is None
             ]
             write_trail(connection, str(session_id), now, entries)
             return rows
@@ -437,15 +445,16 @@ class SqliteStore:
     async def cancel(self, event_id: UUID, *, by: str, reason: str) -> None:
         def job(connection: sqlite3.Connection, now: int) -> None:
             event = _find(connection, event_id)
-            values = {"id": str(event_id), "now": now, "by": by, "reason": reason}
-            if connection.execute(_sql("cancel").text, values).rowcount == 0:
+            if not _cancel_rows(connection, now, [event_id], by, reason):
                 raise Refused(f"event {event_id} is {event.status} already: nothing is left to cancel")
-            detail = {"reason": reason, "was": str(event.status)}
-            write_trail(connection, OPERATOR, now, [(str(event_id), "cancelled", event.source, by, detail)])
-            promote(connection, now, [(event.target, event.ordering_key)])
 
         await self.writer.do(job)
         self._wake()
+
+    async def cancel_all(self, event_ids: Sequence[UUID], *, by: str, reason: str) -> list[UUID]:
+        done = await self.writer.do(lambda connection, now: _cancel_rows(connection, now, event_ids, by, reason))
+        self._wake()
+        return list(done)
 
     async def purge(
         self, *, ended_before: datetime | None, failed_before: datetime | None, handled_before: datetime | None,
@@ -554,7 +563,8 @@ class SqliteClaims:
         def job(connection: sqlite3.Connection, now: int) -> Turn:
             refused = self._settle(connection, now, finished)
             found = self._claim(connection, now, want)
-            return Turn([row for row in found if row[SWEPT_STATUS] == "in_flight"], refused, more=len(found) >= want)
+            ours = [row for row in found if row[SWEPT_STATUS] == "in_flight"]
+            return Turn(ours, refused, now / 1e6, more=len(found) >= want)
 
         return await self._store.writer.do(job)  # type: ignore[no-any-return]
 
@@ -774,6 +784,24 @@ def _deliver_rows(connection: sqlite3.Connection, now: int, rows: Sequence[Row])
     # Rare: some leases were lost. Say which.
     query = "select 1 from redrive_outbox where id = ? and fence = ? and status = 'delivered' and ended_at = ?"
     return [row[ID] for row in rows if connection.execute(query, (row[ID], row[FENCE], now)).fetchone() is None]
+
+
+def _cancel_rows(
+    connection: sqlite3.Connection, now: int, event_ids: Sequence[UUID], by: str, reason: str
+) -> list[UUID]:
+    """Call off what has not ended, with the trail entries, and let the next of their keys go; return which that was."""
+    standing = "select status, source, target, ordering_key from redrive_outbox where id = ?"
+    entries: list[tuple[Any, str, str, str, Mapping[str, Any]]] = []
+    freed: list[Sequence[Any]] = []
+    for event_id in event_ids:
+        was = connection.execute(standing, (str(event_id),)).fetchone()
+        values = {"id": str(event_id), "now": now, "by": by, "reason": reason}
+        if connection.execute(_sql("cancel").text, values).rowcount:
+            entries.append((event_id, "cancelled", was[1], by, {"reason": reason, "was": was[0]}))
+            freed.append(was[2:])
+    promote(connection, now, freed)
+    write_trail(connection, OPERATOR, now, entries)
+    return [entry[0] for entry in entries]
 
 
 _SETTLE_ORDER: Final = (

@@ -11,11 +11,11 @@ from rich.console import RenderableType
 from redrive.event import ErrorClass, Event, Status
 from redrive.operate import views
 from redrive.operate.cli import show
-from redrive.operate.cli.acts import act_and_tell
+from redrive.operate.cli.many import Wanted, WhichArgument, YesOption, act_on_which
 from redrive.operate.cli.outcome import NothingMatched
 from redrive.operate.cli.shared import (
     ByOption,
-    IdsArgument,
+    DryRunOption,
     Output,
     OutputOption,
     ReasonOption,
@@ -137,11 +137,13 @@ async def _timeline(url: str, text: str, output: Output) -> None:
 @app.command("cancel")
 def cancel(
     ctx: typer.Context,
-    ids: IdsArgument,
+    which: WhichArgument,
     reason: ReasonOption = None,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
     by: ByOption = None,
     output: OutputOption = Output.TABLE,
     url: UrlOption = None,
 ) -> None:
-    """Call off events that have not ended; a running attempt can then settle nothing."""
-    act_and_tell(url_from(ctx, url), "cancel", ids, by=by, reason=reason, output=output)
+    """Call off events that have not ended; a running handler is told. By a selection it asks first."""
+    act_on_which(Wanted("cancel", url_from(ctx, url), reason, by, output, yes=yes, dry_run=dry_run), which)

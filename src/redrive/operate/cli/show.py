@@ -263,6 +263,7 @@ def _facts(event: Event, now: datetime) -> Iterable[tuple[str, str | Text | None
     yield "published", f"{_instant(event.created_at, now)}" + (f" by {event.source}" if event.source else "")
     yield "ended", _instant(event.ended_at, now)
     yield "due", _instant(event.due_at, now) if event.status is Status.PENDING else None
+    yield "deadline", _instant(event.deadline_at, now)
     lost = f", worker lost {times(event.lost_count)}" if event.lost_count else ""
     yield "attempts", tries(event) + lost
     kind = " · ".join(filter(None, (event.error_type, event.error_class)))

@@ -48,6 +48,7 @@ class Wanted:
     grace: str
     drain: bool
     generation: int | None = None
+    children: int | None = None
 
 
 ConcurrencyOption = Annotated[int, typer.Option("--concurrency", "-c", min=1, max=10_000, help="Handlers at once.")]
@@ -55,6 +56,9 @@ QueueOption = Annotated[list[str] | None, typer.Option("--queue", "-q", help="On
 GenerationOption = Annotated[
     int | None,
     typer.Option("--generation", "-g", min=0, help="Serve events of this generation; without it: the app's."),
+]
+ChildrenOption = Annotated[
+    int | None, typer.Option("--children", min=1, max=1_000, help="Processes for isolated handlers; one a core.")
 ]
 GraceOption = Annotated[str, typer.Option("--grace", metavar="SPAN", help="How long handlers may finish on stop.")]
 
@@ -70,11 +74,12 @@ def worker(
     generation: GenerationOption = None,
     drain: Annotated[bool, typer.Option("--drain", help="Run what is due, redrives too, then end.")] = False,
     grace: GraceOption = "30s",
+    children: ChildrenOption = None,
     parent: Annotated[int | None, typer.Option("--parent", hidden=True)] = None,
 ) -> None:
     """Run handlers. Ctrl-C lets them finish; a second one hands everything back at once."""
     seconds_from(grace, "--grace")
-    wanted = Wanted(app, concurrency, tuple(queue or ("default",)), grace, drain, generation)
+    wanted = Wanted(app, concurrency, tuple(queue or ("default",)), grace, drain, generation, children)
     log_to_stderr("info")
     loaded = _loaded(ctx, app)
     _leave(run(_Parent(wanted, loaded, processes).run() if processes > 1 else _work(loaded, wanted, parent=parent)))
@@ -86,10 +91,11 @@ def up(
     concurrency: ConcurrencyOption = 100,
     queue: QueueOption = None,
     grace: GraceOption = "30s",
+    children: ChildrenOption = None,
 ) -> None:
     """Bring everything up in one terminal: tables, a worker, and a line that says how it goes."""
     seconds_from(grace, "--grace")
-    wanted = Wanted(app, concurrency, tuple(queue or ("default",)), grace, drain=False)
+    wanted = Wanted(app, concurrency, tuple(queue or ("default",)), grace, drain=False, children=children)
     log_to_stderr("warning" if sys.stderr.isatty() else "info")  # on a terminal the status line says the rest
     loaded = _loaded(ctx, app)
     _leave(run(_up(loaded, wanted)))
@@ -123,7 +129,11 @@ def _leave(code: int) -> None:
 async def _work(app: Redrive, wanted: Wanted, *, parent: int | None = None) -> int:
     async with app:
         working = app.worker(
-            concurrency=wanted.concurrency, queues=wanted.queues, drain=wanted.grace, generation=wanted.generation
+            concurrency=wanted.concurrency,
+            queues=wanted.queues,
+            drain=wanted.grace,
+            generation=wanted.generation,
+            children=wanted.children,
         )
         if wanted.drain:
             return await _drained(working)
@@ -255,6 +265,7 @@ class _Parent:
         command += [word for queue in wanted.queues for word in ("--queue", queue)]
         command += ["--drain"] if wanted.drain else []
         command += [] if wanted.generation is None else ["--generation", str(wanted.generation)]
+        command += ["--children", str(wanted.children)] if wanted.children else []
         # A session of its own: Ctrl-C at the terminal is for the parent alone, which passes it on once.
         return await asyncio.create_subprocess_exec(*command, start_new_session=True, stdin=asyncio.subprocess.DEVNULL)
 
@@ -271,7 +282,9 @@ async def _up(app: Redrive, wanted: Wanted) -> int:
         await app.store.close()
         raise
     async with app:
-        working = app.worker(concurrency=wanted.concurrency, queues=wanted.queues, drain=wanted.grace)
+        working = app.worker(
+            concurrency=wanted.concurrency, queues=wanted.queues, drain=wanted.grace, children=wanted.children
+        )
         targets = ", ".join(sorted(app.handlers))
         say(f"✓ {plural(len(app.handlers), 'handler')} at work on {shown(app.url)}: {targets}")
         say("  Ctrl-C stops; `redrive events ls` in another terminal shows what happens.")

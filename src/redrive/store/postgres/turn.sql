@@ -42,19 +42,20 @@ with moment as materialized (
     select redrive.take_turns(array(select p.id from picked p where p.ordering_key is not null), :now::timestamptz) as ids
 ), claimed as (
     update redrive.outbox o
-    set status = 'in_flight', attempts = o.attempts + 1, fence = o.fence + 1, session_id = :session::uuid
+    set status = 'in_flight', attempts = o.attempts + 1, fence = o.fence + 1, session_id = :session::uuid,
+        lease_until = null
     where o.id = any(array(
         select p.id from picked p where p.ordering_key is null union all select unnest(f.ids) from first_of_key f))
     returning o.id, o.fence, o.target, o.attempts, o.lost_count, o.payload, o.type, o.queue, o.priority, o.due_at,
               o.source, o.subject, o.headers, o.idempotency_key, o.retry_key, o.correlation_id, o.causation_id,
-              o.ordering_key, o.generation, o.cycle, o.created_at
+              o.ordering_key, o.generation, o.cycle, o.created_at, o.deadline_at
 )
 select * from claimed
 union all
 select null, null, null, null, null, null, null, p.queue, p.priority, p.due_at, null, null, null, null, null, null, null,
-       p.ordering_key, p.generation, null, null
+       p.ordering_key, p.generation, null, null, null
 from picked p, first_of_key f where p.ordering_key is not null and p.id <> all(f.ids)
 union all
 select null, (select n from settled), null, null, null, null, null, null, null, (select now from moment),
        pg_snapshot_xmin(pg_current_snapshot())::text, pg_current_xact_id()::text,
-       null, null, null, null, null, null, null, null, null
+       null, null, null, null, null, null, null, null, null, null

@@ -5,7 +5,7 @@
 update redrive_outbox
 set status = case when due.waits then 'blocked' else 'in_flight' end,
     attempts = attempts + not due.waits, fence = fence + not due.waits,
-    session_id = case when due.waits then session_id else :session end
+    session_id = case when due.waits then session_id else :session end, lease_until = null
 from (
     select p.seq as place,
            p.ordering_key is not null
@@ -22,4 +22,4 @@ from (
 where seq = due.place
 returning id, fence, target, attempts, lost_count, payload, type, queue, priority, due_at,
           source, subject, headers, idempotency_key, retry_key, correlation_id, causation_id,
-          ordering_key, generation, cycle, created_at, status
+          ordering_key, generation, cycle, created_at, deadline_at, status

@@ -7,6 +7,7 @@ set status = 'pending', due_at = :now, attempts = 0, lost_count = 0, cycle = cyc
     passed = 0,
     -- what was undone cannot be resumed
     steps_from = case when :from_start or compensation = 'done' then cycle + 1 else steps_from end, compensation = null,
+    deadline_at = null,  -- somebody wants it done although the time is over
     failure_history = json_insert(
         case when json_array_length(failure_history) >= 20 then json_remove(failure_history, '$[0]')
              else failure_history end,

@@ -217,29 +217,6 @@ begin
     return v_id;
 end $$;
 
--- End an event that has not ended. A worker that is running it finds its lease gone and can settle nothing.
-create function redrive.cancel(p_event_id uuid, p_by text, p_reason text, p_now timestamptz default null)
-returns void language plpgsql as $$
-declare
-    o     redrive.outbox%rowtype;
-    v_now timestamptz := coalesce(p_now, clock_timestamp());
-begin
-    if coalesce(trim(p_by), '') = '' or coalesce(trim(p_reason), '') = '' then
-        raise exception 'cancelling event % needs a name and a reason', p_event_id using errcode = 'RD400';
-    end if;
-    select * into o from redrive.outbox where id = p_event_id for update;
-    if not found then
-        raise exception 'there is no event %', p_event_id using errcode = 'RD404';
-    elsif o.status not in ('pending', 'in_flight', 'blocked') then
-        raise exception 'event % is % already: nothing is left to cancel', p_event_id, o.status using errcode = 'RD409';
-    end if;
-    update redrive.outbox set status = 'cancelled', ended_at = v_now, cancelled_by = p_by, cancel_reason = p_reason
-    where id = p_event_id;
-    perform redrive.promote(array[o.target], array[o.ordering_key], p_now);
-    perform redrive.write_trail('operator', v_now, array[p_event_id], array['cancelled'], array[o.source], array[p_by],
-        array[json_build_object('reason', p_reason, 'was', o.status)::text]);
-end $$;
-
 -- The quarantine, for people with nothing but psql.
 create view redrive.dead_letters as
 select id, type, target, subject, error_class, error_type, left(last_error, 200) as error, attempts, cycle,

@@ -218,6 +218,7 @@ begin
         -- what was undone cannot be resumed
         steps_from = case when r.from_start or o.compensation = 'done' then o.cycle + 1 else o.steps_from end,
         compensation = null,
+        deadline_at = null,  -- somebody wants it done although the time is over
         failure_history = redrive.with_cycle(o.failure_history, jsonb_build_object(
             'cycle', o.cycle, 'attempts', o.attempts, 'lost_count', o.lost_count,
             'first_failed_at', o.first_failed_at, 'failed_at', o.ended_at,
