@@ -3,12 +3,14 @@
     python tests/docs/follow.py docs/tutorial.md [heading]      in an empty folder, with `redrive` on the PATH
 
     ```python     one session a page, `await` allowed; if its first line is `# name.py`, it is written to that file
-    ```console    `$ command`, then what it prints; a final `^C` interrupts it once that has appeared
+    ```console    `$ command`, then what it prints; a final `^C` interrupts it once that has appeared;
+                  `$ command &` runs until `$ kill %1` or the end of the page
     ```sql        run on DATABASE_URL
     ```text       directly after python that prints: what it prints
 
-In expected output `…` stands for anything, and times, spans and counts of seconds for others like them. An event id
-stands for whatever id appeared in its place first; later commands get the real one.
+In expected output `…` stands for anything, and times, spans and counts of seconds for others like them. An id, a group
+or a token stands for whatever appeared in its place first; later commands get the real one. A command that only looks
+is repeated until it shows what the page says: a worker may need a moment.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE_SECONDS = 60.0
+LOOKING_SECONDS = 15.0
+LOOKING = re.compile(r"redrive (\w+ )?(ls|show|timeline|report)\b|psql .*\"select [^(]* from ")
 INSTALLING = ("python -m venv", ". .venv", "pip install")  # done by whoever runs this
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 SPINNER = re.compile(r"^[\u2800-\u28ff] .*\n?", re.MULTILINE)  # drawn and erased again
@@ -40,7 +44,10 @@ FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# ([\w/]+\.py)\n")
 HEADING = re.compile(r"^## (.*)$", re.MULTILINE)
 CUT = 13  # lists cut ids to this
+SHORT = 8  # and groups to this
 ID = re.compile(r"\b01[0-9a-f]{6}-[0-9a-f]{4}(?:-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})?\b")
+MIXED = r"(?<![\w-])(?=[a-f]*[0-9])(?=[0-9]*[a-f])"  # neither a number nor a word, nor a part of an id
+HEX = re.compile(rf"{MIXED}(?:[0-9a-f]{{16}}|[0-9a-f]{{12}}|[0-9a-f]{{8}})(?![\w-])")  # a group, a token's digest
 LIKE = [  # what differs from run to run, and what it looks like
     (re.compile(r"\b\d+(?:\.\d+)? \w+ ago\b"), r"(?:[\d.]+ \w+ ago|now)"),
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00)?"), r"\d{4}-\d\d-\d\d[T ][\d:.]+(?:Z|\+00)?"),
@@ -60,6 +67,7 @@ class Session:
     names: dict[str, Any] = field(default_factory=lambda: {"__name__": "__page__"})
     ids: dict[str, str] = field(default_factory=dict)
     printed: str = ""
+    jobs: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     # Python
 
@@ -96,9 +104,23 @@ class Session:
             if expected.endswith("^C\n"):
                 said = await asyncio.to_thread(self.until_interrupted, real, expected.removesuffix("^C\n"))
                 self.compare(expected.removesuffix("^C\n"), said)
+            elif real.endswith("&"):
+                self.jobs.append(await asyncio.to_thread(in_background, real.removesuffix("&")))
+            elif real.startswith("kill %"):
+                await asyncio.to_thread(end, self.jobs.pop(int(real.removeprefix("kill %")) - 1))
             else:
-                done = await asyncio.to_thread(run, real)
-                self.compare(expected, done)
+                self.compare(expected, await asyncio.to_thread(self.until_it_fits, real, expected))
+
+    def until_it_fits(self, command: str, expected: str) -> str:
+        """Run a command; look again for a while if it only looks."""
+        until = time.monotonic() + (LOOKING_SECONDS if LOOKING.match(command) else 0.0)
+        while not self.fits(expected, said := run(command)) and time.monotonic() < until:
+            time.sleep(0.2)
+        return said
+
+    async def leave(self) -> None:
+        for job in self.jobs:
+            await asyncio.to_thread(end, job)
 
     def until_interrupted(self, command: str, expected: str) -> str:
         """Run a command until what it should say has appeared, then press Ctrl-C."""
@@ -115,11 +137,14 @@ class Session:
     # Comparing
 
     def with_real_ids(self, text: str) -> str:
-        return ID.sub(lambda match: self.real_id(match[0]) or match[0], text)
+        for kind in (ID, HEX):
+            text = kind.sub(lambda match: self.real_id(match[0]) or match[0], text)
+        return text
 
     def real_id(self, written: str) -> str:
         """Return as much as is known of the id for which this one stands."""
-        known = [real[: len(written)] for name, real in self.ids.items() if name[:CUT] == written[:CUT]]
+        beginning = written[: CUT if "-" in written else SHORT]
+        known = [real[: len(written)] for name, real in self.ids.items() if name.startswith(beginning)]
         return max(known, key=len, default="")
 
     def compare(self, expected: str, said: str) -> None:
@@ -145,7 +170,9 @@ class Session:
         return re.match(pattern + r"\s*\Z", plain)
 
     def line(self, text: str, seen: set[str]) -> str:
-        pieces: list[tuple[re.Pattern[str], Any]] = [(ID, lambda match: self.id_pattern(match[0], seen))]
+        pieces: list[tuple[re.Pattern[str], Any]] = [
+            (kind, lambda match: self.id_pattern(match[0], seen)) for kind in (ID, HEX)
+        ]
         pieces += [(like, lambda _match, pattern=pattern: pattern) for like, pattern in LIKE]
         pieces.append((re.compile("…"), lambda _match: ".*"))
         return translated(text, pieces)
@@ -186,6 +213,22 @@ def run(command: str) -> str:
         return ""
     with on_terminal(command) as (process, screen):
         return rest(process, screen)
+
+
+def in_background(command: str) -> subprocess.Popen[bytes]:
+    nothing = subprocess.DEVNULL
+    return subprocess.Popen(
+        ["bash", "-c", f"exec {command}"], stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True
+    )
+
+
+def end(job: subprocess.Popen[bytes]) -> None:
+    job.terminate()
+    try:
+        job.wait(PATIENCE_SECONDS)
+    except subprocess.TimeoutExpired:
+        job.kill()
+        raise
 
 
 @contextlib.contextmanager
@@ -232,11 +275,18 @@ def read(screen: int, seconds: float) -> str:
 async def follow(page: str, text: str, section: str = "") -> None:
     """Do what the page says, or only what stands under one of its headings of the second level."""
     session = Session()
-    end = 0
+    try:
+        await follow_blocks(session, page, text, section)
+    finally:
+        await session.leave()
+
+
+async def follow_blocks(session: Session, page: str, text: str, section: str) -> None:
+    place = 0
     for block in FENCE.finditer(text):
-        if text[end : block.start()].strip():
+        if text[place : block.start()].strip():
             session.printed = ""  # a paragraph between: what follows is something else
-        end = block.end()
+        place = block.end()
         if section and section != HEADING.findall(text, 0, block.start())[-1:][0]:
             continue
         step = getattr(session, block[1], None) if block[1] in ("python", "text", "sql", "console") else None

@@ -71,6 +71,16 @@ def forget_roles(url: str) -> None:
             connection.execute(f"drop role {role}".encode())
 
 
+def test_the_tour_in_the_readme_says_what_the_tutorial_that_is_followed_says() -> None:
+    tutorial = (DOCS / "tutorial" / "from-an-incident-to-a-clean-quarantine.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+
+    tour = re.findall(r"^```text\n(\$ redrive groups ls\n.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+
+    assert len(tour) == 1
+    assert [line for line in tour[0].splitlines() if line not in tutorial.splitlines()] == []
+
+
 def test_the_reference_is_what_the_code_says() -> None:
     done = subprocess.run(
         [sys.executable, str(DOCS / "generate.py"), "--check"], capture_output=True, text=True, check=False

@@ -20,13 +20,22 @@ def test_the_demo_adds_up(empty_folder: Path) -> None:
     assert all(seen["invariants"].values())
     assert seen["published"] == seen["delivered"] + seen["dead_letters"] + seen["pending"] == 112
     assert seen["effects"] == seen["distinct_keys"]
-    assert (seen["replayed"], seen["recovered_by_replay"], seen["dead_letters"]) == (3, 3, 1)
+    assert (seen["replayed"], seen["recovered_by_replay"], seen["dead_letters"]) == (7, 6, 1)
+    assert (seen["redrives"], seen["redrives_halted"], seen["spared"]) == (2, 1, 3)
     assert seen["duplicates"] == 8
     assert seen["recovered_by_retry"] > 5
     letters = redrive("dlq", "ls", "-o", "json", "-u", seen["url"]).json
     assert [letter["id"] for letter in letters] == [seen["dead_letter"]]
     steps = redrive("events", "timeline", seen["recovered"], "-o", "json", "-u", seen["url"]).json["steps"]
     assert [step["kind"] for step in steps] == ["published", "dead-lettered", "replayed", "delivered"]
+    done, halted = redrive("redrives", "ls", "-o", "json", "-u", seen["url"]).json
+    assert (halted["state"], halted["delivered"], halted["failed_same"]) == ("aborted", 2, 1)
+    assert (done["state"], done["delivered"], done["failed_same"]) == ("done", 4, 0)
+    causes = redrive("groups", "ls", "--all", "-o", "json", "-u", seen["url"]).json
+    assert {cause["target"]: cause["state"] for cause in causes} == {
+        "order.paid": "new",
+        "invoice.requested": "resolved",
+    }
     assert redrive("audit", "verify", "-o", "json", "-u", seen["url"]).json["entries"] == seen["trail_entries"]
 
 
@@ -37,11 +46,15 @@ def test_without_a_terminal_the_demo_tells_its_story_in_lines(empty_folder: Path
     for said in (
         "the carrier stops answering",
         "dead letter",
-        "replayed by the operator",
+        "6 dead, one cause",
+        "redrive: stage 1 of 2 went well",
+        "redrive halts: the same failure came back 1 of 2 times in stage 2",
+        "the other 3 are not touched",
+        "redrive done: 4 of 4 delivered",
         "delivered after the replay",
     ):
         assert said in result.out
-    assert "6 checks hold" in result.out
+    assert "8 checks hold" in result.out
     assert "redrive dlq ls" in result.out
     assert "\x1b" not in result.out
 
@@ -78,3 +91,4 @@ async def test_the_view_fits_the_terminal(sqlite_url: str, width: int, height: i
     assert any("carrier ● down" in each for each in frames)
     assert any("next retries (" in each for each in frames)
     assert any("dead letters (" in each for each in frames)
+    assert any("redrive: halted" in each or "redrive: aborted" in each for each in frames)

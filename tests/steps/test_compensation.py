@@ -199,16 +199,14 @@ async def test_an_event_whose_workers_keep_dying_is_undone(app: Redrive) -> None
 async def test_a_passed_deadline_is_undone_by_default_and_other_dead_letters_are_not(app: Redrive) -> None:
     saga = Saga(app)
     saga.fails = TimeoutError("took too long")
-    late, early = await app.publish("saga", 1), await app.publish("saga", 2)
-    with raw(app.url) as sql:
-        past, future = ("'2020-01-01'", "'2100-01-01'") if app.store.name == "postgres" else ("1", "9000000000000000")
-        sql(f"update {{outbox}} set deadline_at = {past} where id = '{late.id}'")
-        sql(f"update {{outbox}} set deadline_at = {future} where id = '{early.id}'")
-
-    await settled(app, late.id, "done")
-
+    early = await app.publish("saga", 1, deadline="1h")
     assert (await settled(app, early.id, None)).status is Status.FAILED
-    assert [line for line in saga.log if line.startswith("undo")] == ["undo c", "undo b", "undo a"]
+    saga.go_on.clear()
+
+    late = await settled(app, (await app.publish("saga", 2, deadline="1s")).id, "done")
+
+    assert late.error_type == "redrive.errors.DeadlinePassed"
+    assert saga.log == [*(f"do {name}" for name in "abcabc"), "undo c", "undo b", "undo a"]
 
 
 class DeadlinePassed(TimeoutError):

@@ -1,6 +1,5 @@
 """The screen: the demo as one sees it, in a terminal of 80 by 24 or larger."""
 
-import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -12,12 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from redrive.event import Status
+from redrive.operate.cli.follow import Moment
 from redrive.operate.cli.show import said
 from redrive.operate.cli.text import one_line
 from redrive.operate.demo.stage import Line, Stage, Summary
+from redrive.redrive import Redriving
 
 _WIDE: Final = 110
-_FITS: Final = re.compile(r"^payload does not fit \w+: ")
 
 
 def draw(stage: Stage, width: int, height: int) -> RenderableType:
@@ -28,7 +28,9 @@ def draw(stage: Stage, width: int, height: int) -> RenderableType:
     layout.split_column(Layout(_head(stage, width), size=2), Layout(_counts(stage), size=4), Layout(name="body"))
     layout["body"].split_row(Layout(_feed(stage, width - side, body), name="feed"), Layout(name="side", size=side))
     dead = min(max(5, body // 3), body - 5)
-    layout["side"].split_column(Layout(_retries(stage, side, body - dead)), Layout(_dead(stage, side, dead), size=dead))
+    redrive = None if stage.look.retries else stage.look.redrive
+    above = _retries(stage, side, body - dead) if redrive is None else _redrive(redrive, side)
+    layout["side"].split_column(Layout(above), Layout(_dead(stage, side, dead), size=dead))
     return layout
 
 
@@ -90,12 +92,28 @@ def _retries(stage: Stage, width: int, height: int) -> RenderableType:
     return Panel(text, title=title, title_align="left", border_style="yellow" if look.retries else "dim", width=width)
 
 
+def _redrive(standing: Redriving, width: int) -> RenderableType:
+    """Draw how far a redrive has come; it takes the place of the retries when none waits."""
+    style = {"done": "green", "halted": "red", "aborted": "magenta"}.get(standing.state, "cyan")
+    lines = [
+        f"{standing.delivered} of {standing.ready} delivered",
+        f"{standing.failed} failed again" if standing.failed else "",
+        "" if standing.is_over else Moment(standing, 0.0).stage,
+        standing.stop_reason or standing.reason or "",
+    ]
+    text = Text("\n".join(filter(None, lines)), style="dim")
+    text.stylize(style, 0, len(lines[0]))
+    bar = ProgressBar(total=max(1, standing.ready), completed=standing.ended, width=width - 4)
+    title = f"redrive: {standing.state}"
+    return Panel(Group(text, bar), title=title, title_align="left", border_style=style, width=width)
+
+
 def _dead(stage: Stage, width: int, height: int) -> RenderableType:
     text = Text(no_wrap=True, overflow="ellipsis")
     dead = stage.look.dead
     for event in dead[: max(1, (height - 2) // 2)]:
         text.append(f"{stage.name(event)}: {event.error_class}\n", style="red")
-        reason = _FITS.sub("", said(event.last_error or "").partition(": ")[2])
+        reason = said(event.last_error or "").partition(": ")[2]
         text.append(f"  {one_line(reason, width - 7)}\n", style="dim")
     if not dead:
         text.append("none", style="dim")
@@ -116,9 +134,9 @@ def sentences(summary: Summary) -> list[str]:
         f"While the carrier was down {summary.retries} attempts failed and were put off; {summary.recovered_by_retry} "
         f"events were delivered by a later one, after up to {summary.most_attempts}."
     )
-    replayed = (
-        f"Release 1 could not read some amounts: dead letters. After release 2, {summary.replayed} were replayed "
-        f"and {summary.recovered_by_replay} delivered. Still in quarantine: {summary.dead_letters}."
+    redriven = (
+        f"Release 1 could not read some amounts: dead letters with one cause. {_redrives(summary)} "
+        f"{summary.recovered_by_replay} were brought through. Still in quarantine: {summary.dead_letters}."
     )
     once = (
         f"{summary.duplicates} events came twice on purpose, and yet there are {summary.effects} effects "
@@ -128,7 +146,16 @@ def sentences(summary: Summary) -> list[str]:
         f"{summary.published} published = {summary.delivered} delivered + {summary.dead_letters} in quarantine "
         f"+ {summary.pending} pending; the trail has {summary.trail_entries} entries."
     )
-    return [published, retried, replayed, once, whole]
+    return [published, retried, redriven, once, whole]
+
+
+def _redrives(summary: Summary) -> str:
+    if not summary.redrives_halted:
+        return "A redrive sent them round again, up a ramp."
+    return (
+        f"Release 2 mended half of it: its redrive went up a ramp, halted by itself, left {summary.spared} untouched; "
+        "after release 3 the next one went through."
+    )
 
 
 def verdict(summary: Summary) -> list[str]:
@@ -164,4 +191,7 @@ def _commands(summary: Summary) -> list[tuple[str, str]]:
     found = [("redrive dlq ls", "what is left, and why")]
     if summary.recovered:
         found.append((f"redrive events timeline {summary.recovered[:18]}", "one that was replayed"))
+    if summary.redrives:
+        found.append(("redrive redrives ls", "what was sent round again, and why"))
+        found.append(("redrive groups ls --all", "what went wrong, by its cause"))
     return [*found, ("redrive audit verify", "nobody changed the record")]

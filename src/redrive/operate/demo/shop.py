@@ -1,10 +1,10 @@
-"""The shop: what a user of redrive would write. Three kinds of events, one dependency, one bug and its correction."""
+"""The shop: what a user of redrive would write. Three kinds of events, one dependency, one bug and how it is mended."""
 
 from dataclasses import dataclass
-from decimal import Decimal
-from typing import Annotated, Any, Final
+from decimal import Decimal, InvalidOperation
+from typing import Final
 
-from pydantic import BaseModel, BeforeValidator
+from pydantic import BaseModel
 
 from redrive.app import Redrive
 from redrive.context import Context
@@ -17,6 +17,7 @@ TABLES: Final = (
     "create table shop_effect (what text not null, key text not null, order_id integer not null)",
 )
 NOWHERE: Final = "Atlantis"
+_READS_COMMAS: Final = 2
 
 
 @dataclass(slots=True)
@@ -44,23 +45,23 @@ class Payment(BaseModel):
 
 
 class Invoice(BaseModel):
-    """What an invoice needs: as release 1 understands it."""
+    """What an invoice needs; the amount as it was typed."""
 
     order: int
-    amount: Decimal
+    amount: str
 
 
-def _comma_or_point(amount: Any) -> Any:
-    if isinstance(amount, str) and "," in amount:
-        return amount.replace(".", "").replace(",", ".")
-    return amount
-
-
-class AnyInvoice(BaseModel):
-    """As release 2 understands it: 1.250,00 is a number in many countries."""
-
-    order: int
-    amount: Annotated[Decimal, BeforeValidator(_comma_or_point)]
+def read_amount(text: str, release: int) -> Decimal:
+    """Read an amount: the first release knows 12.50, the second also 12,50, the third also 1.250,00."""
+    plain = text
+    if release > _READS_COMMAS and "," in text:
+        plain = plain.replace(".", "")
+    if release >= _READS_COMMAS:
+        plain = plain.replace(",", ".")
+    try:
+        return Decimal(plain)
+    except InvalidOperation:
+        raise ValueError(f"{text} is not an amount") from None
 
 
 def shop(url: str, world: World, *, release: int, pace: float) -> Redrive:
@@ -81,16 +82,10 @@ def shop(url: str, world: World, *, release: int, pace: float) -> Redrive:
     async def send_receipt(payment: Payment, ctx: Context) -> None:
         await _once(ctx, "receipt", payment.order)
 
-    if release == 1:
-
-        @app.handler("invoice.requested")
-        async def invoice(wanted: Invoice, ctx: Context) -> None:
-            await _once(ctx, "invoice", wanted.order)
-    else:
-
-        @app.handler("invoice.requested")
-        async def any_invoice(wanted: AnyInvoice, ctx: Context) -> None:
-            await _once(ctx, "invoice", wanted.order)
+    @app.handler("invoice.requested", retry=RetryPolicy(max_attempts=1))  # an amount does not get better by waiting
+    async def invoice(wanted: Invoice, ctx: Context) -> None:
+        read_amount(wanted.amount, release)
+        await _once(ctx, "invoice", wanted.order)
 
     return app
 

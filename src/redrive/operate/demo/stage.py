@@ -10,27 +10,31 @@ from typing import Any, Final
 from uuid import UUID
 
 from redrive.event import LIVE, Event, NewEvent, Status, TrailEntry
+from redrive.group import Group
 from redrive.instant import EPOCH
 from redrive.operate import views
 from redrive.operate.demo.shop import NOWHERE, TABLES, World, shop
+from redrive.redrive import Redriving, Release
 from redrive.store.base import EventFilter
 from redrive.worker import Worker
 
-SECONDS: Final = 25.0
+SECONDS: Final = 40.0
 OPERATOR: Final = "demo:operator"
-REASON: Final = "release 2 reads amounts with a comma"
 
 _ORDERS: Final = 48
 _FIRST_ORDER: Final = 1001
 _CUSTOMERS: Final = ("Ada", "Ben", "Chloé", "Dmitri", "Eva", "Farid", "Grete", "Hiro")
 _CITIES: Final = ("Bern", "Lyon", "Oslo", "Porto", "Gdańsk", "Graz", "Cork", "Turin")
 _TO_NOWHERE: Final = 9  # which order goes where no carrier goes
-_POISONED: Final = (12, 20, 28)  # whose invoice has an amount that release 1 cannot read
+# Whose invoice has an amount that release 1 cannot read; release 2 cannot read two of them either.
+_POISONED: Final = {4: "12,50", 8: "1.250,00", 12: "7,90", 16: "42,00", 20: "1.310,00", 24: "9,90"}
 _ROLLED_BACK: Final = (15, 30)  # which customers leave the till in the middle
 _LOOK_SECONDS: Final = 0.2
 _FEED: Final = 200
 # When things happen, as parts of the whole.
-_CARRIER_FAILS, _CARRIER_BACK, _RELEASE, _REPLAY, _LAST_ORDER = 0.20, 0.46, 0.62, 0.70, 0.78
+_CARRIER_FAILS, _CARRIER_BACK, _LAST_ORDER = 0.15, 0.36, 0.62
+_RELEASE_2, _REDRIVE_2, _RELEASE_3, _REDRIVE_3 = 0.48, 0.56, 0.72, 0.80
+_RAMP: Final = (1, 2)
 _PATIENCE_SECONDS: Final = 10.0
 
 
@@ -55,6 +59,7 @@ class Look:
     counts: dict[tuple[str, str], int] = field(default_factory=dict)
     retries: list[Event] = field(default_factory=list)
     dead: list[Event] = field(default_factory=list)
+    redrive: Redriving | None = None
     effects: int = 0
     keys: int = 0
 
@@ -78,6 +83,9 @@ class Summary:
     most_attempts: int
     replayed: int
     recovered_by_replay: int
+    redrives: int
+    redrives_halted: int
+    spared: int
     duplicates: int
     effects: int
     distinct_keys: int
@@ -118,6 +126,8 @@ class Stage:
         self._heard: dict[str, int] = {}
         self._names: dict[UUID, str] = {}
         self._troubled: dict[UUID, str] = {}
+        self._redrives: list[Redriving] = []
+        self._spared = True
 
     @property
     def elapsed(self) -> float:
@@ -197,7 +207,7 @@ class Stage:
         key = f"payment-{number}"
         events += self._app.new_events("payment.captured", payment, idempotency_key=key)
         if place % 4 == 0:
-            amount = "1.250,00" if place in _POISONED else total
+            amount = _POISONED.get(place, total)
             events += self._app.new_events("invoice.requested", {"order": number, "amount": amount})
         if place in _ROLLED_BACK:
             self.say(f"order {number}: rolled back, {who} left the till", "dim")
@@ -228,22 +238,68 @@ class Stage:
         self.say("the carrier answers again", "bold green")
 
     async def _team(self) -> None:
-        await self._at(_RELEASE)
-        self.say("release 2 goes out, the worker drains", "bold")
-        await self._release()
-        await self._at(_REPLAY)
-        for event in await self._app.events(EventFilter(status=Status.FAILED, type="invoice.requested")):
-            await self._app.replay(event.id, by=OPERATOR, reason=REASON)
-            self.say(f"{self._name(event)}: replayed by the operator", "bold cyan")
+        await self._at(_RELEASE_2)
+        await self._release(2)
+        await self._at(_REDRIVE_2)
+        await self._redrive("release 2 reads amounts with a comma")
+        await self._at(_RELEASE_3)
+        await self._release(3)
+        await self._at(_REDRIVE_3)
+        for halted in [each for each in self._redrives if each.state == "halted"]:
+            await self._app.abort(halted.id, by=OPERATOR, reason="release 2 was half a fix")
+        await self._redrive("release 3 reads 1.250,00, too")
 
-    async def _release(self) -> None:
+    async def _redrive(self, reason: str) -> None:
+        """Send the dead letters of one cause round again as an operator would: look, plan, go up a ramp."""
+        app = self._app
+        group = await self._cause()
+        if group is None:
+            return
+        self.say(f"group {group.short}: {group.dead_count} dead, one cause", "bold cyan")
+        plan = (await app.plan(f"group:{group.short}", by=OPERATOR)).redrive
+        first, then = _RAMP
+        self.say(f"plan: {plan.ready} of {plan.total} can go; first {first}, then {then}", "bold cyan")
+        standing = await app.start(plan.token, by=OPERATOR, reason=reason, release=Release(ramp=_RAMP))
+        standing = await self._watched(standing)
+        self._redrives.append(standing)
+        if standing.state == "halted":
+            self.say(f"redrive halts: {standing.stop_reason}", "bold red")
+            self.say(f"redrive: the other {standing.untouched} are not touched", "bold")
+            self._spared = self._spared and await self._untouched(standing)
+        else:
+            self.say(f"redrive {standing.state}: {standing.delivered} of {standing.ready} delivered", "bold green")
+
+    async def _cause(self) -> Group | None:
+        """Find what the invoices died of."""
+        return next((each for each in await self._app.groups() if each.target == "invoice.requested"), None)
+
+    async def _watched(self, standing: Redriving) -> Redriving:
+        """Wait until it is done or halted; tell of every stage that went well."""
+        until = self.elapsed + _PATIENCE_SECONDS
+        while standing.state == "running" and self.elapsed < until:
+            await self._clock.sleep(_LOOK_SECONDS * min(1.0, self._pace))
+            before, standing = standing, await self._app.redriving(standing.id)
+            if standing.stage > before.stage:
+                self.say(f"redrive: stage {standing.stage} of {len(_RAMP)} went well", "cyan")
+        return standing
+
+    async def _untouched(self, halted: Redriving) -> bool:
+        """Say whether those that were not released are what they were."""
+        left = [each.event_id async for each in views.items(self._app, halted.id) if each.state == "ready"]
+        events = [await self._app.event(each) for each in left]
+        return len(left) == halted.untouched and all(
+            each is not None and each.status is Status.FAILED and each.cycle == 0 for each in events
+        )
+
+    async def _release(self, number: int) -> None:
         """Swap the app under the customers' hands: publishing goes on with either."""
-        old, mended = self._app, shop(self.url, self.world, release=2, pace=self._pace)
+        self.say(f"release {number} goes out, the worker drains", "bold")
+        old, mended = self._app, shop(self.url, self.world, release=number, pace=self._pace)
         await mended.open()
         await self._stop_worker()
         self._app = mended
         self._start_worker()
-        self.say("release 2 is at work", "bold")
+        self.say(f"release {number} is at work", "bold")
         await self._clock.sleep(0.2)  # whoever had the old app in hand has put it down
         await old.close()
 
@@ -274,6 +330,7 @@ class Stage:
             counts=await app.store.counts(),
             retries=sorted((each for each in pending if each.next_retry_at), key=lambda each: each.due_at),
             dead=await app.events(EventFilter(status=Status.FAILED)),
+            redrive=next(iter(await app.redrivings(limit=1)), None),
             effects=effects,
             keys=keys,
         )
@@ -329,6 +386,7 @@ class Stage:
         by_retry = [event for event in delivered if event.attempts > 1]
         done_keys = {(event.target, event.idempotency_key) for event in delivered}
         live = look.of(*LIVE)
+        halted = [each for each in self._redrives if each.state == "halted"]
         paid = sum(event.type == "order.paid" for event in events)
         return Summary(
             url=self.url,
@@ -342,6 +400,9 @@ class Stage:
             most_attempts=max((event.attempts for event in events), default=0),
             replayed=kinds.count("replayed"),
             recovered_by_replay=len(by_replay),
+            redrives=len(self._redrives),
+            redrives_halted=len(halted),
+            spared=sum(each.untouched for each in halted),
             duplicates=len(delivered) - len(done_keys),
             effects=look.effects,
             distinct_keys=look.keys,
@@ -358,6 +419,8 @@ class Stage:
                 "no effect happened twice": look.effects == look.keys,
                 "every delivery had its effect": look.keys == len(done_keys),
                 "an order that was rolled back left no event": paid == orders,
+                "what a halted redrive had not released was untouched": self._spared,
+                "the bug's dead letters were all brought through": await self._cause() is None,
                 "the trail is unbroken": verdict.sound,
             },
         )
