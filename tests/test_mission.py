@@ -28,14 +28,18 @@ CLAIMED = {
     "A7": "a handler that dies in any way ends as a visible failed attempt",
     "W1": "retries are bounded, stop at once on a permanent failure, and are visible",
     "W2": "a failure says operation, resource, error class and whether a retry is safe",
+    "W3": "error classes keep failures of a dependency apart from our own",
+    "W4": "blocked by a dependency is a state that spends no attempts and ends at a bounded rate",
     "W5": "a dead letter keeps identity, correlation, causation, history and error class",
     "W6": "a replay is deliberate and recorded; no restart ever replays",
     "H2": "a failure counts, and comes back after base x 2^attempts, bounded",
     "H3": "the policy can come from the environment; a bad value is a clear error at start",
     "H4": "backoff survives a restart",
     "H5": "dead letters can be queried, and only their time-to-live removes them",
+    "B3": "an outage is not poison: shared circuits, and a brake",
     "B4": "a worker whose lease ran out can settle nothing",
     "B5": "a snapshot held open does not slow the claims down",
+    "E11": "a circuit breaker on the case API",
     "B7": "the trail is hash-chained, and a command checks it",
 }
 

@@ -8,6 +8,7 @@ from redrive.app import Redrive
 from redrive.classify import Rule
 from redrive.context import Context
 from redrive.deliver import DeadLetter
+from redrive.dependency import Dependency
 from redrive.errors import (
     AlreadyHandled,
     ConfigurationError,
@@ -69,6 +70,7 @@ __all__ = [
     "Release",
     "Redriving",
     "Group",
+    "Dependency",
     # looking
     "Event",
     "EventFilter",

@@ -44,9 +44,11 @@ class Desk:
 class Context:
     """One attempt at one event. Cheap to make: everything is read from the claimed row when asked for."""
 
-    __slots__ = ("_desk", "_lease", "_row")
+    __slots__ = ("_desk", "_lease", "_row", "degraded")
 
-    def __init__(self, row: Row, desk: Desk) -> None:
+    def __init__(self, row: Row, desk: Desk, degraded: frozenset[str] = frozenset()) -> None:
+        self.degraded = degraded
+        """The dependencies that work only in a reduced mode now; empty unless the handler declares to proceed so."""
         self._row = row
         self._desk = desk
         self._lease: Lease | None = None

@@ -42,6 +42,9 @@ class Handler:
     decoder: Decoder[Any] = field(default_factory=Decoder)
     takes_context: bool = True
     is_async: bool = True
+    needs: tuple[str, ...] = ()
+    degraded: str = "block"
+    brake: bool = True
 
     @property
     def name(self) -> str:
@@ -77,6 +80,9 @@ def handler_from(
     rules: Sequence[Rule],
     on_dead_letter: DeadLetterHook | None,
     effects: str | None = None,
+    needs: tuple[str, ...] = (),
+    degraded: str = "block",
+    brake: bool = True,
 ) -> Handler:
     """Read off a function's signature what it wants to be given."""
     parameters = [
@@ -106,6 +112,9 @@ def handler_from(
         decoder=Decoder(hints.get(parameters[0].name, Any)),
         takes_context=len(parameters) == 2,  # noqa: PLR2004
         is_async=inspect.iscoroutinefunction(function),
+        needs=needs,
+        degraded=degraded,
+        brake=brake,
     )
 
 

@@ -43,6 +43,7 @@ HISTORY_LIMIT: Final = 20
 
 TRAIL_KINDS: Final = (
     "retry-scheduled",
+    "blocked",
     "dead-lettered",
     "lost",
     "put-back",
@@ -60,6 +61,11 @@ TRAIL_KINDS: Final = (
     "redrive-halted",
     "redrive-resumed",
     "redrive-aborted",
+    "dependency-opened",
+    "dependency-degraded",
+    "dependency-closed",
+    "hold-placed",
+    "hold-lifted",
 )
 
 
@@ -204,6 +210,9 @@ class Event:
     created_at: datetime
     ended_at: datetime | None
     deleted_at: datetime | None
+    blocked_on: str | None = None
+    deferred_count: int = 0
+    degraded: bool = False
 
     @property
     def attempt_count(self) -> int:
@@ -302,7 +311,10 @@ class Published:
 
 @dataclass(slots=True)
 class Settlement:
-    """How an unhappy attempt ended, to be written under its fence: ``pending`` again, or ``failed``."""
+    """How an unhappy attempt ended, to be written under its fence: ``pending`` again, ``blocked`` or ``failed``.
+
+    One that ``spends`` nothing is taken back from the count. Without a ``last_error`` none was made.
+    """
 
     id: UUID
     fence: int
@@ -315,6 +327,11 @@ class Settlement:
     safe_to_retry: bool
     fingerprint: str | None
     max_attempts: int | None
+    is_terminal: bool = False
+    spends: bool = True
+    is_round: bool = False
+    """It is one of the free rounds of an event, of which there are so many."""
+    blocked_on: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

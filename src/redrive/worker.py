@@ -4,6 +4,7 @@
     slot      a long-lived task that takes an event from the hand, runs its handler, keeps the result for the next turn
     heartbeat a thread that renews the session, so that a blocked event loop does not lose its leases
     upkeep    the sweep of leases whose worker is gone, and retention
+    tending   what is known of dependencies is exchanged with the other workers, and those who wait come back
 
 While a turn is under way results pile up, and the next turn takes them all: batches grow with the load by themselves,
 and there are no timers to tune. A database that blinks costs a pause; the worker goes on when it is back.
@@ -23,10 +24,12 @@ from typing import Any, Final, Unpack
 from uuid import UUID
 
 from redrive import alarm, redrive
+from redrive.circuit import Circuits
 from redrive.claim import Appetite
 from redrive.clock import Clock
 from redrive.context import Context, Desk
 from redrive.deliver import DeadLetter, Handler, deliver
+from redrive.dependency import FREE_ROUNDS, Circuit, round_seconds
 from redrive.errors import AlreadyHandled, ConfigurationError, LeaseLost, RedriveError, StoreUnavailable
 from redrive.event import NewEvent, Options, Priority, Settlement, Status
 from redrive.inbox import Work
@@ -34,10 +37,11 @@ from redrive.logs import log
 from redrive.payload import decode
 from redrive.policy import RetryPolicy
 from redrive.retention import Retention
-from redrive.settle import settlement_for, settlement_for_lost
+from redrive.settle import blocked, deferred, settlement_for, settlement_for_blocked, settlement_for_lost
 from redrive.store.base import (
     ATTEMPTS,
     CORRELATION_ID,
+    FENCE,
     ID,
     IDEMPOTENCY_KEY,
     LOST_COUNT,
@@ -64,6 +68,8 @@ _PURGE_EVERY: Final = 60.0
 _HOOK_TRIES: Final = 3
 _CANCEL_SECONDS: Final = 5.0
 _DOUBT_LEASES: Final = 20
+_TEND_SECONDS: Final = 0.5
+_TEND_AFRESH_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +110,8 @@ class Tally:
     claimed: int = 0
     delivered: int = 0
     retried: int = 0
+    deferred: int = 0
+    blocked: int = 0
     dead_lettered: int = 0
     deduplicated: int = 0
     put_back: int = 0
@@ -124,6 +132,7 @@ class Worker:
         retry: RetryPolicy,
         retention: Retention,
         new_events: Callable[..., list[NewEvent]],
+        circuits: Mapping[str, Circuit] | None = None,
         options: WorkerOptions | None = None,
     ) -> None:
         self.options = options or WorkerOptions()
@@ -138,6 +147,8 @@ class Worker:
         self._new_events = new_events
         self._lifecycle = any(handler.type == FAILED_TYPE for handler in handlers.values())
         self._lanes = [(queue, priority.value) for priority in Priority for queue in self.options.queues]
+        self._circuits = Circuits(store, clock, handlers, circuits or {})
+        self._unclaimed: frozenset[str] = frozenset()
         self._appetite = Appetite(self.options.concurrency)
         self._hand: deque[Row] = deque()
         self._alone: Row | None = None
@@ -185,7 +196,7 @@ class Worker:
                 if self._stopping:
                     await self._drain_and_hand_back()
                     return self.tally
-                if not self._held and not self._look:
+                if not self._held and not self._look and not await self._tend():
                     return self.tally
                 if not len(self._finished) and not self._may_claim():
                     self._bell.clear()
@@ -212,6 +223,7 @@ class Worker:
             stack.push_async_callback(self._close_claims)
             self._add_slots(self.options.concurrency)
             stack.push_async_callback(self._stop_slots)
+            await self._tend_anyhow()
             if alive:
                 heartbeat = Heartbeat(self._store, self._clock, self.options, self._session, self._on_session_lost)
                 heartbeat.start()
@@ -219,7 +231,8 @@ class Worker:
                 await stack.enter_async_context(self._store.wakes(self._wake))
                 upkeep = asyncio.create_task(self._upkeep(), name="redrive-upkeep")
                 redrives = asyncio.create_task(self._carry_redrives(), name="redrive-redrives")
-                stack.push_async_callback(_cancelled, [upkeep, redrives])
+                tending = asyncio.create_task(self._keep_tending(), name="redrive-tending")
+                stack.push_async_callback(_cancelled, [upkeep, redrives, tending])
             yield
 
     async def _begin_session(self) -> None:
@@ -235,7 +248,7 @@ class Worker:
         )
         await self._store.begin_session(session, self.options.lease_seconds)
         self.session_id = session.id
-        self._claims = self._store.claims(session.id, self._lanes, actor=self.name)
+        self._claims = self._store.claims(session.id, self._claimed_lanes(), actor=self.name)
         log.info("worker started", worker=self.name, session=str(session.id), targets=len(self._handlers))
 
     def _session(self) -> UUID:
@@ -251,8 +264,16 @@ class Worker:
 
     # Turns
 
+    def _claimed_lanes(self) -> list[tuple[str, int]]:
+        """Leave out the queues that are paused."""
+        self._unclaimed = self._circuits.held_queues
+        return [lane for lane in self._lanes if lane[0] not in self._unclaimed]
+
     async def _turn(self) -> None:
         """Settle what has finished, claim what there is room for."""
+        if self._circuits.held_queues != self._unclaimed:
+            await self._claims.close()
+            self._claims = self._store.claims(self._session(), self._claimed_lanes(), actor=self.name)
         want = (
             0
             if self._stopping or self._alone is not None
@@ -457,14 +478,25 @@ class Worker:
         if handler is None:
             self._put_back_unknown(row)
             return
-        context = Context(row, self._desk)
+        if (name := self._circuits.gate(handler, row)) is not None:
+            self._blocked(row, settlement_for_blocked(row, name))
+            self._circuits.let_go(row)
+            return
+        await self._try(handler, row)
+
+    async def _try(self, handler: Handler, row: Row) -> None:
+        context = Context(row, self._desk, self._circuits.degraded(handler))
         try:
+            if context.degraded and not await self._mark_degraded(row):
+                self._handed_back(row)
+                return
             await deliver(handler, row, context, self._threads)
         except AlreadyHandled:
             self.tally.deduplicated += 1
             self._delivered(row)
         except LeaseLost as error:
             self._release(row)
+            self._circuits.let_go(row)
             self.tally.leases_lost += 1
             log.warning("lease lost", worker=self.name, event_id=str(row[ID]), error=str(error))
         except asyncio.CancelledError as error:
@@ -492,11 +524,13 @@ class Worker:
         if not self._is_ours(row):
             return
         self.tally.delivered += 1
+        self._circuits.passed(row)
         self._finished.delivered.append(row)
 
     def _settled(self, row: Row) -> None:
         """Let go: the handler's own transaction has written it down."""
         self.tally.delivered += 1
+        self._circuits.passed(row)
         self._release(row)
 
     def _release(self, row: Row) -> None:
@@ -508,6 +542,7 @@ class Worker:
         if not self._is_ours(row):
             return
         self.tally.put_back += 1
+        self._circuits.let_go(row)
         self._finished.put_back.append((row, 0.0))
 
     def _put_back_unknown(self, row: Row) -> None:
@@ -522,10 +557,16 @@ class Worker:
         if not self._is_ours(row):
             return
         settlement = settlement_for(row, error, handler.retry or self._retry, handler.rules, self._clock.random)
+        settlement = await self._weighed(handler, row, error, settlement)
+        if not self._is_ours(row):
+            return
         if settlement.status is Status.FAILED:
             await self._bury(handler, row, settlement)
+        elif settlement.status is Status.BLOCKED:
+            self._blocked(row, settlement)
         else:
-            self.tally.retried += 1
+            self.tally.retried += settlement.spends
+            self.tally.deferred += not settlement.spends
             self._finished.settlements.append(settlement)
             log.info(
                 "attempt failed, retry scheduled",
@@ -537,6 +578,53 @@ class Worker:
                 seconds=round(settlement.delay_seconds or 0.0, 3),
             )
             self._due_at = min(self._due_at, self._clock.monotonic() + (settlement.delay_seconds or 0.0))
+
+    # What is not the event's own fault
+
+    async def _weighed(self, handler: Handler, row: Row, error: BaseException, settlement: Settlement) -> Settlement:
+        """Look for the fault elsewhere: in a dependency that is down, or when nearly everything fails here.
+
+        Below the threshold of a circuit an attempt is deferred. To fail for something that is not shut is free, but not
+        for ever, or an event that fails alone while others pass would go round and round.
+        """
+        circuits = self._circuits
+        if settlement.is_terminal:
+            circuits.let_go(row)
+            return settlement
+        name = circuits.blamed(handler, error, settlement.error_class)
+        if name is None:
+            brake = circuits.stumbled(handler, row, settlement.error_class)
+            return settlement if brake is None else blocked(settlement, brake)
+        was_shut, is_shut = circuits.failed(name, row, error)
+        if was_shut:
+            return blocked(settlement, name)
+        rounds = await self._free_rounds(row)
+        if rounds >= FREE_ROUNDS:
+            return settlement
+        if is_shut:
+            return blocked(settlement, name, is_round=True)
+        return deferred(settlement, round_seconds(rounds, self._clock.random))
+
+    async def _free_rounds(self, row: Row) -> int:
+        with suppress(StoreUnavailable):
+            event = await self._store.event(UUID(str(row[ID])))
+            return event.deferred_count if event else FREE_ROUNDS
+        return 0  # nothing can be written now either; the next failure will count
+
+    def _blocked(self, row: Row, settlement: Settlement) -> None:
+        if self._is_ours(row):
+            self.tally.blocked += 1
+            self._finished.settlements.append(settlement)
+
+    async def _mark_degraded(self, row: Row) -> bool:
+        """Write down that it is run in a reduced mode, before it is; false: that cannot be written now."""
+        with suppress(StoreUnavailable):
+            async with self._store.transaction() as transaction:
+                if not await transaction.run("degrade", id=row[ID], fence=row[FENCE]):
+                    message = f"event {row[ID]} is no longer ours: it was not run"
+                    raise LeaseLost(message)
+            return True
+        return False
 
     # Dead letters
 
@@ -613,6 +701,37 @@ class Worker:
             except Exception as error:  # noqa: BLE001 - a worker that has stopped sweeping would do so in silence
                 log.error("upkeep failed, trying again", worker=self.name, error=repr(error)[:500])
             await self._clock.sleep(self.options.lease_seconds / 3 * (0.75 + 0.5 * self._clock.random()))
+
+    async def _keep_tending(self) -> None:
+        """Exchange what is known of dependencies, twice a second and at once when there is something to say."""
+        while True:
+            if not await self._tend_anyhow():
+                await self._clock.sleep(_TEND_AFRESH_SECONDS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TEND_SECONDS * (0.75 + 0.5 * self._clock.random())):
+                    await self._circuits.news.wait()
+
+    async def _tend_anyhow(self) -> bool:
+        try:
+            await self._tend()
+        except StoreUnavailable as error:
+            log.debug("dependencies not tended", worker=self.name, error=str(error))
+        except Exception as error:  # noqa: BLE001 - as in upkeep: it must not end in silence
+            log.error("dependencies not tended, trying again", worker=self.name, error=repr(error)[:500])
+            return False
+        return True
+
+    async def _tend(self) -> bool:
+        """Bring the circuits up to date; say whether anything came back."""
+        may_probe = not self._stopping and self._alone is None
+        probes, released = await self._circuits.tend(
+            self._session(), self.options.queues, self._held, by=self.name, probe=may_probe
+        )
+        if probes:
+            self._take(probes)
+        if probes or released:
+            self._wake()
+        return bool(probes or released)
 
     async def _carry_redrives(self) -> None:
         """Carry on the redrives that run; when there is none, look again in a second."""

@@ -571,3 +571,26 @@ def test_a_plain_function_may_run_the_harness_by_asyncio_run() -> None:
             assert h.now == datetime(2026, 3, 1, 0, 1, tzinfo=UTC)
 
     asyncio.run(scenario())
+
+
+async def test_an_outage_passes_in_virtual_time() -> None:
+    app = Redrive("sqlite:///:memory:")
+    app.dependency("carrier-api", threshold=2)
+    up = False
+
+    @app.handler("order.paid", needs=["carrier-api"])
+    async def ship(payload: Any) -> None:
+        if not up:
+            raise ConnectionError("refused")
+
+    async with Harness(app) as h:
+        for number in range(40):
+            await app.publish("order.paid", number)
+        ran = await h.run_due()
+        assert [attempt.outcome for attempt in ran[:3]] == ["deferred", "blocked", "blocked"]
+        await h.advance("10m")
+        assert len(await h.events(status=Status.BLOCKED)) == 40
+        up = True
+        await h.advance("2m")
+        h.assert_delivered("order.paid")
+        assert not await h.dead_letters()

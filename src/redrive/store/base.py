@@ -34,7 +34,7 @@ EVENT_COLUMNS: Final = (
     "causation_id", "ordering_key", "queue", "priority", "status", "due_at", "attempts", "lost_count", "max_attempts",
     "fence", "session_id", "generation", "cycle", "first_failed_at", "last_error", "error_class", "error_type",
     "safe_to_retry", "fingerprint", "failure_history", "cancelled_by", "cancel_reason", "created_at", "ended_at",
-    "deleted_at",
+    "deleted_at", "blocked_on", "deferred_count", "degraded",
 )  # fmt: skip
 
 _ID_DIGITS: Final = 32
@@ -264,6 +264,7 @@ def event_from(row: Mapping[str, Any], instant: Callable[[Any], datetime]) -> Ev
     values.update(
         id=UUID(str(row["id"])),
         session_id=None if row["session_id"] is None else UUID(str(row["session_id"])),
+        degraded=bool(row["degraded"]),
         payload=json.loads(row["payload"]),
         headers=json.loads(row["headers"]),
         status=Status(row["status"]),

@@ -770,6 +770,9 @@ async def settle_rows(
         "fingerprints": [s.fingerprint for s in settlements],
         "max_attempts": [s.max_attempts for s in settlements],
         "outcomes": [s.outcome.value for s in settlements],
+        "spends": [s.spends for s in settlements],
+        "rounds": [s.is_round for s in settlements],
+        "blocked_on": [s.blocked_on for s in settlements],
     }
     return {row[0] for row in await connection.fetch(query.numbered, *query.values(values))}
 

@@ -752,7 +752,7 @@ def _deliver_rows(connection: sqlite3.Connection, now: int, rows: Sequence[Row])
 
 _SETTLE_ORDER: Final = (
     "id", "fence", "status", "delay", "last_error", "error_class", "error_type", "safe_to_retry", "fingerprint",
-    "max_attempts", "now",
+    "max_attempts", "spends", "is_round", "blocked_on", "now",
 )  # fmt: skip
 _TRAIL_ORDER: Final = ("chain", "seq", "now", "event_id", "kind", "source", "actor", "detail", "hash")
 
@@ -771,7 +771,8 @@ def settle_rows(
             (
                 str(settlement.id), settlement.fence, settlement.status.value,
                 int((settlement.delay_seconds or 0.0) * 1e6), settlement.last_error, settlement.error_class,
-                settlement.error_type, settlement.safe_to_retry, settlement.fingerprint, settlement.max_attempts, now,
+                settlement.error_type, settlement.safe_to_retry, settlement.fingerprint, settlement.max_attempts,
+                settlement.spends, settlement.is_round, settlement.blocked_on, now,
             ),
         ).fetchone()  # fmt: skip
         if row is None:
@@ -792,6 +793,9 @@ def settle_rows(
                     {**detail, "dead_lettered_at": at},
                 )
             )
+        elif status == "blocked":
+            facts = {"blocked_on": settlement.blocked_on, "tried": bool(settlement.last_error)}
+            entries.append((event_id, "blocked", source, actor, facts))
         else:
             entries.append(
                 (

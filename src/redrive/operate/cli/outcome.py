@@ -24,8 +24,8 @@ BROKEN_PIPE: Final = 141  # what a shell reports for a program that SIGPIPE ende
 
 
 _ORDER: Final = (
-    "demo", "init", "migrate", "doctor", "up", "worker", "publish", "events", "dlq", "groups", "plan", "run",
-    "redrives", "replay", "audit", "purge",
+    "demo", "init", "migrate", "doctor", "up", "worker", "publish", "pause", "resume", "events", "deps", "dlq",
+    "groups", "plan", "run", "redrives", "replay", "audit", "purge",
 )  # fmt: skip
 
 

@@ -149,7 +149,8 @@ create function redrive.release(
         where g.fingerprint = c.fingerprint
     ), replayed as (
         update redrive.outbox o set
-            status = 'pending', due_at = m.now, attempts = 0, lost_count = 0, cycle = o.cycle + 1,
+            status = 'pending', due_at = m.now, attempts = 0, lost_count = 0, deferred_count = 0, degraded = false,
+            cycle = o.cycle + 1,
             generation = coalesce(r.generation, o.generation), priority = coalesce(p_priority, o.priority),
             first_failed_at = null, last_error = null, error_class = null, error_type = null, safe_to_retry = null,
             fingerprint = null, ended_at = null,

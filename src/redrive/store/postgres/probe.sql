@@ -1,0 +1,15 @@
+-- Probe: claim one event that waits for a dependency, to see whether it is back. The next after the last one that was
+-- tried, round and round, so that one which fails for reasons of its own does not keep it shut.
+-- The columns are those of a claim (turn.sql). A session that was swept may claim nothing.
+update redrive.outbox o
+set status = 'in_flight', blocked_on = null, attempts = o.attempts + 1, fence = o.fence + 1, session_id = :session::uuid
+where o.id = any(array(
+    select w.id from redrive.outbox w
+    where w.status = 'blocked' and w.blocked_on = :name::text and w.id > :after::uuid
+      and w.target = any(:targets::text[]) and w.queue = any(:queues::text[])
+      and exists (select from redrive.session s where s.id = :session::uuid and s.ended_at is null)
+    order by w.id limit 1
+    for update of w skip locked))
+returning o.id, o.fence, o.target, o.attempts, o.lost_count, o.payload, o.type, o.queue, o.priority, o.due_at,
+          o.source, o.subject, o.headers, o.idempotency_key, o.retry_key, o.correlation_id, o.causation_id,
+          o.ordering_key, o.generation, o.cycle, o.created_at
