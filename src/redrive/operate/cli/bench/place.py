@@ -29,13 +29,14 @@ STEP: Final = 100_000
 
 _POSTGRES_FILL: Final = """
     insert into redrive.outbox (id, type, target, idempotency_key, payload, status, due_at, created_at, ended_at,
-                                attempts, fence, last_error, error_class, error_type, first_failed_at)
+                                attempts, fence, last_error, error_class, error_type, first_failed_at, blocked_on)
     select made.id, $3, $3, made.id::text, json_build_object('n', made.n, 'text', $4::text),
            $5, clock_timestamp() + make_interval(secs => $6), clock_timestamp(),
            case when $5 in ('delivered', 'failed') then clock_timestamp() end,
            case $5 when 'pending' then 0 else 1 end, case $5 when 'pending' then 0 else 1 end,
            case $5 when 'failed' then 'ValueError: preloaded' end, case $5 when 'failed' then 'handler' end,
-           case $5 when 'failed' then 'ValueError' end, case $5 when 'failed' then clock_timestamp() end
+           case $5 when 'failed' then 'ValueError' end, case $5 when 'failed' then clock_timestamp() end,
+           case $5 when 'blocked' then 'bench' end
     from (select redrive.uuid7() as id, n from generate_series($1::int, $2::int) as n) made
 """
 _SQLITE_FILL: Final = """
@@ -44,12 +45,13 @@ _SQLITE_FILL: Final = """
         select n, printf('%08x-%04x-7%03x-a%03x-%s', (:ms + n / 1000) >> 16, (:ms + n / 1000) & 65535, n % 1000 * 4,
                          abs(random()) % 4096, lower(hex(randomblob(6)))) as id from numbered)
     insert into redrive_outbox (id, type, target, idempotency_key, payload, status, due_at, created_at, ended_at,
-                                attempts, fence, last_error, error_class, error_type, first_failed_at)
+                                attempts, fence, last_error, error_class, error_type, first_failed_at, blocked_on)
     select id, :type, :type, id, json_object('n', n, 'text', :text),
            :status, :due + n, :now, case when :status in ('delivered', 'failed') then :now + n end,
            iif(:status = 'pending', 0, 1), iif(:status = 'pending', 0, 1),
            iif(:status = 'failed', 'ValueError: preloaded', null), iif(:status = 'failed', 'handler', null),
-           iif(:status = 'failed', 'ValueError', null), iif(:status = 'failed', :now, null)
+           iif(:status = 'failed', 'ValueError', null), iif(:status = 'failed', :now, null),
+           iif(:status = 'blocked', 'bench', null)
     from made
 """
 
