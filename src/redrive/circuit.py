@@ -10,6 +10,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -26,6 +27,8 @@ from redrive.store.base import CYCLE, ID, TARGET, TYPE, Row, Store
 
 _RENEW_SECONDS: Final = 10.0
 _FORGET_SECONDS: Final = 60.0
+_LOOK_SHARE: Final = 20.0
+_LONG_LOOK: Final = 0.02
 _NOTHING: Final[frozenset[str]] = frozenset()
 # Failures that say that something does not work, as opposed to: this event cannot be done (yet).
 _OUTAGE_LIKE: Final = frozenset(
@@ -84,6 +87,8 @@ class Circuits:
         self._told: dict[str, tuple[float, int, int]] = {}
         self._streaks: dict[str, _Streak] = {}
         self._probes: dict[Any, _Probe] = {}
+        self._waited_for: dict[str, datetime] = {}
+        self._look_at = 0.0
 
     # Before a handler runs
 
@@ -257,7 +262,8 @@ class Circuits:
         return claimed, gone
 
     async def _refresh(self) -> None:
-        known = {each.name: each for each in await dependency.standing(self._store)}
+        await self._look_who_waits()
+        known = {each.name: each for each in await dependency.standing(self._store, self._waited_for)}
         if missing := self._users.keys() - known.keys():
             await dependency.register(self._store, missing)
         self._known = known
@@ -265,6 +271,14 @@ class Circuits:
         self._holds.clear()
         held = (name.removeprefix(dependency.QUEUE) for name in self._shut if name.startswith(dependency.QUEUE))
         self.held_queues = frozenset(held)
+
+    async def _look_who_waits(self) -> None:
+        """Look again; when that takes long, less often, so that it takes a twentieth of the time at most."""
+        began = self._clock.monotonic()
+        if began >= self._look_at:
+            self._waited_for = await dependency.waiting(self._store)
+            ended = self._clock.monotonic()
+            self._look_at = ended + _LOOK_SHARE * (ended - began) if ended - began > _LONG_LOOK else ended
 
     async def _tell(self, by: str) -> None:
         for name, kind, news in [*self._of_streaks(), *self._of_targets()]:

@@ -335,9 +335,31 @@ def round_seconds(rounds: int, dice: Callable[[], float]) -> float:
 # --- what workers do ---
 
 
-async def standing(store: Store) -> list[Dependency]:
-    """Read all of them."""
-    return [dependency_from(row) for row in await store.ask("dependencies")]
+async def standing(store: Store, waited_for: Mapping[str, datetime] | None = None) -> list[Dependency]:
+    """Read all of them; who is waited for only if that is not known yet."""
+    names = await waiting(store) if waited_for is None else waited_for
+    return _together(await store.ask("dependencies"), names)
+
+
+async def waiting(store: Store) -> dict[str, datetime]:
+    """Read the names that events wait for, and what time it is."""
+    return {row["name"]: _instant(row["now"]) for row in await store.ask("waited_for")}
+
+
+def _together(rows: Iterable[Mapping[str, Any]], waited_for: Mapping[str, datetime]) -> list[Dependency]:
+    """Put the rows and the names together. What has no row counts as closed: nobody waits for it for ever."""
+    known = {row["name"]: dependency_from({**row, "is_waited_for": row["name"] in waited_for}) for row in rows}
+    for name, now in waited_for.items():
+        known.setdefault(name, _unknown(name, now))
+    return [known[name] for name in sorted(known)]
+
+
+def _unknown(name: str, now: datetime) -> Dependency:
+    return Dependency(
+        name, kind_of(name), State.CLOSED, by_hand=False, failed_count=0, passed_count=0, counted_at=None,
+        opened_at=None, opened_by=None, reason=None, openings=0, probe_at=None, probe_event_id=None, probe_until=None,
+        closed_at=None, released_from=None, released_count=0, is_waited_for=True, now=now,
+    )  # fmt: skip
 
 
 async def register(store: Store, names: Iterable[str]) -> None:
@@ -501,7 +523,8 @@ def _held(name: str) -> str:
 
 async def standing_in(tx: Transaction) -> list[Dependency]:
     """Read all of them in a transaction."""
-    return [dependency_from(row) for row in await tx.run("dependencies")]
+    names = {row["name"]: _instant(row["now"]) for row in await tx.run("waited_for")}
+    return _together(await tx.run("dependencies"), names)
 
 
 async def _known(tx: Transaction, name: str) -> Dependency:
@@ -539,12 +562,16 @@ def _shut_kind(this: Dependency) -> str:
     return "dependency-degraded" if this.state is State.DEGRADED else "dependency-opened"
 
 
+def _instant(value: Any) -> datetime:
+    return from_micros(value) if isinstance(value, int) else value
+
+
 def dependency_from(row: Mapping[str, Any]) -> Dependency:
     """Read a row of either store."""
     values = {each.name: row[each.name] for each in fields(Dependency)}
     for name, value in values.items():
         if name.endswith(("_at", "_until", "_from")) or name == "now":
-            values[name] = from_micros(value) if isinstance(value, int) else value
+            values[name] = None if value is None else _instant(value)
     values["kind"], values["state"] = Kind(row["kind"]), State(row["state"])
     values["by_hand"], values["is_waited_for"] = bool(row["by_hand"]), bool(row["is_waited_for"])
     probed = row["probe_event_id"]
