@@ -134,6 +134,11 @@ class Circuits:
         if self._probes:
             self._conclude(row, None, ok=True)
 
+    @property
+    def is_probing(self) -> bool:
+        """Whether there is a probe of which the others have not been told the end."""
+        return bool(self._probes)
+
     def let_go(self, row: Row) -> None:
         """Note that an attempt proves nothing of what it probed: handed back, blocked elsewhere, failed for good."""
         if row[ID] in self._probes:

@@ -729,6 +729,8 @@ class Worker:
         )
         if probes:
             self._take(probes)
+            if self._stopping:
+                self._hand_back_waiting()
         if probes or released:
             self._wake()
         return bool(probes or released)
@@ -867,6 +869,8 @@ class Worker:
                 self._handed_back(row)
         if len(self._finished):
             await self._turn()
+        if self._circuits.is_probing:
+            await self._tend_anyhow()  # or the others would wait for the end of its lease
         log.info("worker stopped", worker=self.name, delivered=self.tally.delivered, put_back=self.tally.put_back)
 
 

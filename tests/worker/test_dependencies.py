@@ -113,6 +113,10 @@ async def _none_left(app: Redrive) -> bool:
     return await count(app, Status.PENDING) == 0
 
 
+async def _waiting(app: Redrive, number: int) -> bool:
+    return await count(app, Status.BLOCKED) == number
+
+
 async def _delivered(app: Redrive, number: int) -> bool:
     return await count(app, Status.DELIVERED) == number
 
@@ -254,6 +258,57 @@ async def test_probes_come_one_at_a_time_and_ever_later(still: Redrive, clock: V
     assert set(tried) == {0, 1, 2}, "each in its turn"
     for wait, expected in zip(waits, [10, 20, 40, 40, 40, 40], strict=True):
         assert 0.79 * expected <= wait <= 1.21 * expected
+
+
+@pytest.mark.req("E11")
+async def test_one_probe_is_under_way_however_many_workers_there_are(app: Redrive) -> None:
+    judged(app, "api", threshold=1)
+    probing, done, calls = asyncio.Event(), asyncio.Event(), Counter[str]()
+
+    @app.handler("order.paid", needs=["api"])
+    async def ship(payload: Any) -> None:
+        calls["all"] += 1
+        if calls["all"] == 1:
+            raise ConnectionError("refused")
+        calls["running"] += 1
+        calls["most"] = max(calls["most"], calls["running"])
+        probing.set()
+        await done.wait()
+        calls["running"] -= 1
+
+    await app.publish("order.paid", 0)
+    async with working(app), working(app), working(app):
+        await until(probing.is_set)
+        await asyncio.sleep(1.0)  # by then each of them knows that it is shut
+        await app.publish_many([("order.paid", n) for n in range(1, 50)])
+        await until(lambda: _waiting(app, 49))
+        seen = (calls["most"], calls["all"], (await of(app, "api")).state)
+        done.set()
+        await until(lambda: _delivered(app, 50))
+    assert seen == (1, 2, State.HALF_OPEN)
+
+
+async def test_a_probe_that_is_handed_back_proves_nothing(app: Redrive) -> None:
+    judged(app, "api", threshold=1)
+    calls: list[int] = []
+
+    @app.handler("order.paid", needs=["api"])
+    async def ship(payload: Any) -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise ConnectionError("refused")
+        if len(calls) == 2:
+            await asyncio.sleep(60)
+
+    published = await app.publish("order.paid", 0)
+    async with working(app) as worker:
+        await until(lambda: len(calls) == 2)
+        worker.stop(at_once=True)
+    assert (await the_event(app, published.id)).attempts == 0
+    assert (await of(app, "api")).state is State.OPEN
+
+    async with working(app):
+        await until(lambda: _delivered(app, 1))
 
 
 async def test_the_probe_of_a_worker_that_is_gone_is_taken_over(still: Redrive, clock: VirtualClock) -> None:
