@@ -46,7 +46,7 @@ def test_a_dependency_that_is_shut_is_listed_with_who_waits_and_why(shop: tuple[
         ("bank", "closed", 0, False),
     ]
     sheet = redrive("deps", "show", "carrier-api", "-u", url).out
-    assert re.search(r"waiting\s+1\n", sheet)
+    assert re.search(r"waiting\s+1\s", sheet)
     assert "ann" in sheet
     assert redrive("deps", "show", "carrier-api", "-u", url, "-o", "json").json["opened_by"] == "ann"
 
@@ -118,6 +118,8 @@ def test_a_type_and_a_queue_are_paused_and_resumed(shop: tuple[str, str]) -> Non
     assert redrive("resume", "--queue", "slow", "-r", "done", "-u", url).out == "✓ queue:slow resumed\n"
     in_app(url, job)
     assert str(read(url, event_id).status) == "delivered"
+    assert "mail" not in redrive("deps", "ls", "-u", url).out, "holds that are over are left out"
+    assert "hold:mail.*" in redrive("deps", "ls", "--all", "-u", url).out
 
 
 def test_doctor_says_what_is_shut(shop: tuple[str, str]) -> None:

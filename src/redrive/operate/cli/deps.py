@@ -43,13 +43,22 @@ _COLOURS: Final = {
 
 
 @app.command("ls")
-def ls(ctx: typer.Context, output: OutputOption = Output.TABLE, url: UrlOption = None) -> None:
+def ls(
+    ctx: typer.Context,
+    all_: Annotated[bool, typer.Option("--all", "-a", help="Also brakes and holds that are over.")] = False,
+    output: OutputOption = Output.TABLE,
+    url: UrlOption = None,
+) -> None:
     """List dependencies, brakes and holds: which are shut, since when, how many events wait."""
-    found = run(_all(url_from(ctx, url)))
+    found = [each for each in run(_all(url_from(ctx, url))) if all_ or _matters(each)]
     if found or output is not Output.TABLE:
         show.listing(found, output, lambda each: each.to_json(), _table)
     else:
         show.put_line("None is known yet: a worker makes known what its handlers need.")
+
+
+def _matters(each: Standing) -> bool:
+    return each.of.kind is Kind.DEPENDENCY or each.of.is_shut or each.waiting > 0
 
 
 async def _all(url: str) -> list[Standing]:
