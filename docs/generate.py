@@ -48,7 +48,7 @@ COLUMNS = {
     "failure_group.resolved_at": "when it was resolved",
     "failure_group.resolved_by": "by whom",
     "redrive.id": "time-ordered (UUIDv7)",
-    "redrive.state": "planned, running, paused, halted, done or aborted",
+    "redrive.state": "planning, planned, running, paused, halted, done or aborted",
     "redrive.selection": "what was asked for, as text",
     "redrive.sentence": "the same in English",
     "redrive.digest": "of the frozen members; a start must show it",
@@ -78,11 +78,16 @@ COLUMNS = {
     "redrive.stopped_by": "who paused, halted or aborted it",
     "redrive.stop_reason": "why",
     "redrive.ended_at": "when it was over",
+    "redrive_group.fingerprint": "of the group",
+    "redrive_group.redrive_id": "which had some of its dead letters",
+    "redrive_group.members": "how many, when planned",
     "redrive_item.redrive_id": "of which redrive",
     "redrive_item.position": "in the order of release",
     "redrive_item.event_id": "the dead letter",
     "redrive_item.cycle": "of the event when planned",
     "redrive_item.fingerprint": "of the failure when planned",
+    "redrive_item.failed_at": "when it had become a dead letter",
+    "redrive_item.follows": "the member with the same ordering key that has to end before this one may go",
     "redrive_item.state": "ready, ineligible, released, delivered, failed_same, failed_other or skipped",
     "redrive_item.reason": "why it may not go, or did not",
     "redrive_item.stage": "in which it was released",
@@ -111,6 +116,10 @@ COLUMNS = {
     "payload_revision.replaced_by": "who edited it",
     "payload_revision.reason": "why",
     "payload_revision.replaced_at": "when",
+    "setting.name": "`approval_above`: a redrive of more events needs a second person",
+    "setting.value": "as JSON; null is off",
+    "setting.set_by": "who set it",
+    "setting.set_at": "when",
     "outbox.seq": "the row's place in the file (SQLite only; never shown)",
     "outbox.id": "UUIDv7: ids sort by the time of the publish",
     "outbox.type": "what happened: `order.paid`",
@@ -122,7 +131,7 @@ COLUMNS = {
     "outbox.retry_key": "at most one live event of a target has it; a second publish returns that one",
     "outbox.correlation_id": "the conversation this event belongs to",
     "outbox.causation_id": "the event that caused this one",
-    "outbox.ordering_key": "reserved for ordered delivery; not used yet",
+    "outbox.ordering_key": "of one target with one key, one event at a time is under way, in order",
     "outbox.batch_id": "reserved for batches; not used yet",
     "outbox.batch_group": "reserved for batches; not used yet",
     "outbox.queue": "which workers take it",
@@ -137,9 +146,11 @@ COLUMNS = {
     "outbox.session_id": "the worker that holds it, or held it last",
     "outbox.lease_until": "reserved for attempts with a time limit; not used yet",
     "outbox.deadline_at": "reserved for an overall deadline; not used yet",
-    "outbox.generation": "the release this event belongs to",
+    "outbox.generation": "only workers of this generation take it; 0: whoever comes",
     "outbox.cycle": "how often it was replayed",
-    "outbox.blocked_on": "what it waits for while it is blocked: a dependency, a brake or a hold",
+    "outbox.blocked_on": "what it waits for while it is blocked: a dependency, a brake or a hold; "
+    "none: an earlier event of its ordering key",
+    "outbox.passed": "a dead letter that does not hold up its ordering key",
     "outbox.degraded": "an attempt of this cycle was made while a dependency was degraded",
     "outbox.first_failed_at": "first failure of this cycle",
     "outbox.last_error": "what was raised, with the frames of your code; at most 8 KiB",
@@ -199,7 +210,8 @@ OPTIONS = {
     "priority": "claimed before those of a higher number",
     "delay": "not before this span has passed: `5m`",
     "due_at": "not before this instant; with its time zone",
-    "generation": "the release it belongs to; the app's unless said",
+    "generation": "only workers of this generation take it; the app's unless said",
+    "ordering_key": "events with it go one at a time, in order; see [keep events in order](../how-to/keep-in-order.md)",
 }
 
 TABLES = {
@@ -209,9 +221,11 @@ TABLES = {
     "trail": "What happened; the database refuses to change or delete a row.",
     "failure_group": "Dead letters with one cause, counted in the transaction that makes or moves one.",
     "redrive": "Many replays as one operation: plan, start, release, outcome. A single replay is a redrive of one.",
+    "redrive_group": "How many dead letters of a group a redrive has: the past redrives of a group.",
     "redrive_item": "One member of a redrive, frozen when it was planned, with its own outcome.",
     "dependency": "What events may wait for: dependencies outside, brakes of our own, holds of people.",
     "payload_revision": "What a payload was before somebody edited it for a replay.",
+    "setting": "What holds for everybody who works on this database, whatever their app says.",
     "clock": "The highest time this file has seen, so that a clock set back runs nothing early.",
     "schema_version": "Which migrations have run.",
 }
@@ -336,7 +350,9 @@ def states() -> str:
     parts.append(
         "\nA dead letter is `failed` with an empty `deleted_at`; a discarded one is `failed` with the time at which it "
         "was discarded. A retry is not a state: it is `pending` with a later `due_at`. An event is "
-        "`blocked` on what `blocked_on` names: [an outage is not poison](../explanation/an-outage-is-not-poison.md).\n"
+        "`blocked` on what `blocked_on` names ([an outage is not poison](../explanation/an-outage-is-not-poison.md)); "
+        "when it names nothing, an earlier event of its key ([keep events of one key in order]"
+        "(../how-to/keep-in-order.md)).\n"
     )
     return "\n".join(parts)
 

@@ -30,6 +30,7 @@ from redrive.errors import (
 from redrive.event import ErrorClass, Event, FailureCycle, Priority, Published, Status, TrailEntry
 from redrive.group import Group
 from redrive.inbox import Work
+from redrive.ordering import HeldKey
 from redrive.payload import Limits
 from redrive.policy import RetryPolicy
 from redrive.redrive import Plan, Redriving, Release
@@ -70,6 +71,7 @@ __all__ = [
     "Release",
     "Redriving",
     "Group",
+    "HeldKey",
     "Dependency",
     # looking
     "Event",

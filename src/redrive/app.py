@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, Self, TypeVar, Unpack
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
-from redrive import caller, dependency, group, redrive, replay
+from redrive import caller, dependency, group, ordering, redrive, replay
 from redrive.classify import DEFAULT_RULES, Rule
 from redrive.clock import Clock, SystemClock
 from redrive.deliver import DeadLetterHook, Handler, handler_from
@@ -18,6 +18,7 @@ from redrive.errors import ConfigurationError, EventNotFound, MissingDriver, Pay
 from redrive.event import Event, NewEvent, Options, Published, TrailEntry
 from redrive.group import Group
 from redrive.instant import to_micros
+from redrive.ordering import HeldKey, InLine
 from redrive.payload import Limits, check_text, check_whole, encode
 from redrive.policy import RetryPolicy
 from redrive.publish import NAME_LIMIT, new_events
@@ -26,7 +27,9 @@ from redrive.replay import check_actor, check_reason
 from redrive.retention import Retention
 from redrive.selection import dead_letters, parse
 from redrive.shadow import Shadow, shadow
+from redrive.store import listing
 from redrive.store.base import EventFilter, Store
+from redrive.store.listing import Page
 from redrive.store.rows import first_of_each_key, postgres_values, published_from, sqlite_values, unanswered
 from redrive.store.sql import Statement, load
 from redrive.trail import Verdict, verify
@@ -59,7 +62,7 @@ class Redrive:
 
         ``migrate``: create missing tables when opening. On by default for SQLite, off for PostgreSQL, where
         `redrive migrate` is a step of your deployment. ``approval_above``: a redrive of more events than this needs
-        the approval of a second person.
+        the approval of a second person; where the database says a smaller number for everybody, that one holds.
         """
         self.url = url
         self.clock: Clock = clock or SystemClock()
@@ -68,10 +71,10 @@ class Redrive:
         self.retention = retention or Retention()
         self.retention.check()
         self._source = check_text(source, "source", NAME_LIMIT)
-        self._generation = generation
+        self._generation = check_whole(generation, "generation")
         self._limits = limits or Limits()
         self._notify = notify
-        self._approval_above = approval_above
+        self.approval_above = approval_above
         self._handlers: dict[str, Handler] = {}
         self._circuits: dict[str, Circuit] = {}
         self._targets: dict[str, tuple[str, ...]] = {}
@@ -93,6 +96,7 @@ class Redrive:
         rules: Sequence[Rule] | None = None,
         on_dead_letter: DeadLetterHook | None = None,
         effects: Literal["inside", "outside"] | None = None,
+        on_failed: Literal["block", "pass"] = "block",
         needs: Sequence[str] = (),
         degraded: Literal["block", "proceed"] = "block",
         brake: bool = True,
@@ -102,11 +106,14 @@ class Redrive:
         A type's first handler needs no name: its target is the type itself, so that whoever publishes need not know it.
         Every further handler of the type has one; each gets a row, a retry state and a dead letter of its own.
         ``effects="inside"`` says that all it does is in its transaction, so that it may be run as a shadow;
-        ``"outside"`` that it reaches further, so that it may not.
+        ``"outside"`` that it reaches further, so that it may not. ``on_failed`` is about ordering keys: a dead letter
+        holds up the later events of its key (``"block"``) until somebody acts, or lets them pass (``"pass"``).
         ``needs`` names the dependencies it cannot do without: while one is down its events wait, blocked, and spend no
         attempts. With ``degraded="proceed"`` it runs while one works in a reduced mode, and finds it in
         ``ctx.degraded``. ``brake=False``: let its events become dead letters even when nearly all of them fail at once.
         """
+        if on_failed not in ("block", "pass"):
+            raise ConfigurationError(f'on_failed is "block" or "pass", not {on_failed!r}')
         check_text(type_, "type", NAME_LIMIT)
         target = type_ if name is None else check_text(name, "name", NAME_LIMIT)
         needed = dependency.check_needs(needs, f"the handler of {target!r}")
@@ -126,6 +133,7 @@ class Redrive:
                 rules=self.rules if rules is None else (*rules, *self.rules),
                 on_dead_letter=on_dead_letter,
                 effects=effects,
+                on_failed=on_failed,
                 needs=needed,
                 degraded=degraded,
                 brake=brake,
@@ -306,9 +314,14 @@ class Redrive:
         poll: str | float = "1s",
         drain: str | float = "30s",
         max_lost: int = 5,
+        generation: int | None = None,
         name: str = "",
     ) -> Worker:
-        """Make a worker for the registered handlers; ``await worker.run()`` works until ``worker.stop()``."""
+        """Make a worker for the registered handlers; ``await worker.run()`` works until ``worker.stop()``.
+
+        It serves events of the app's generation and of none; ``generation`` names another, for what an older release
+        has left behind.
+        """
         if not self._opened:
             message = "open the app before making a worker: `async with app:`, or `await app.open()`"
             raise ConfigurationError(message)
@@ -319,7 +332,7 @@ class Redrive:
             poll_seconds=parse_duration(poll),
             drain_seconds=parse_duration(drain),
             max_lost=max_lost,
-            generation=self._generation,
+            generation=self._generation if generation is None else check_whole(generation, "generation"),
             name=name,
         )
         return Worker(
@@ -343,7 +356,15 @@ class Redrive:
     async def events(self, wanted: EventFilter | None = None) -> list[Event]:
         """List events, newest first."""
         await self.open()
-        return await self._store.events(wanted or EventFilter())
+        return await listing.events(self._store, wanted or EventFilter())
+
+    async def page(self, wanted: EventFilter | None = None) -> Page:
+        """List some events, newest first, in a time that does not grow with the table; the page says where to go on.
+
+        It may hold fewer than asked for, even none, and yet not be the last: then more rows are to be looked at.
+        """
+        await self.open()
+        return await listing.page(self._store, wanted or EventFilter())
 
     async def trail(self, event_id: UUID) -> list[TrailEntry]:
         """Everything that was recorded of one event."""
@@ -356,16 +377,20 @@ class Redrive:
         return await verify(self._store.trail(), noted or {})
 
     async def replay(
-        self, event_id: UUID, *, by: str, reason: str, generation: int | None = None, payload: Any = UNCHANGED
-    ) -> None:
+        self, event_id: UUID, *, by: str, reason: str, generation: int | None = None, payload: Any = UNCHANGED,
+        cycle: int | None = None,
+    ) -> None:  # fmt: skip
         """Send a dead letter round again.
 
         With ``payload`` it goes with an edited one: checked against today's handler, the original kept as a revision.
-        Identity (id, keys, correlation, causation) cannot be edited.
+        Identity (id, keys, correlation, causation) cannot be edited. With the ``cycle`` of the event that was edited
+        it is refused when somebody else has replayed it since.
         """
         await self.open()
         text = None if payload is UNCHANGED else await self._edited(event_id, payload)
-        await replay.replay(self._store, event_id, by=by, reason=reason, generation=generation, payload=text)
+        await replay.replay(
+            self._store, event_id, by=by, reason=reason, generation=generation, payload=text, cycle=cycle
+        )
 
     async def _edited(self, event_id: UUID, payload: Any) -> str:
         text = encode(payload, self._limits)
@@ -396,7 +421,8 @@ class Redrive:
     async def plan(self, selection: str, *, by: str, unsafe: bool = False) -> Plan:
         """Plan a redrive: freeze the dead letters that a selection means, and say what would become of each.
 
-        Nothing moves until ``start`` is called with the plan's token.
+        Nothing moves until ``start`` is called with the plan's token. An app with handlers leaves out what none of them
+        would take, or could read.
         """
         await self.open()
         wanted = dead_letters(parse(selection))
@@ -405,6 +431,7 @@ class Redrive:
         return await redrive.plan(
             self._store, self.clock.new_id(), selection=wanted.text, sentence=wanted.sentence(now), clauses=clauses,
             values=values, by=check_actor(by, "plan"), targets=sorted(self._handlers), unsafe=unsafe,
+            readers={name: each.decoder for name, each in self._handlers.items() if not each.decoder.takes_anything},
         )  # fmt: skip
 
     async def start(
@@ -416,7 +443,7 @@ class Redrive:
         await self.open()
         return await redrive.start(
             self._store, token, by=check_actor(by, "start"), reason=check_reason(reason, "start"),
-            release=release or Release(), generation=generation, approval_above=self._approval_above,
+            release=release or Release(), generation=generation, approval_above=self.approval_above,
         )  # fmt: skip
 
     async def redriving(self, redrive_id: UUID) -> Redriving:
@@ -463,6 +490,34 @@ class Redrive:
         """Find a group by its fingerprint or a beginning of it."""
         await self.open()
         return await group.find(self._store, fingerprint)
+
+    # Ordering keys
+
+    async def held_keys(
+        self, *, ordering_key: str | None = None, target: str | None = None, after: UUID | None = None, limit: int = 100
+    ) -> list[HeldKey]:
+        """List the ordering keys that a dead letter holds up, the oldest first."""
+        await self.open()
+        return await ordering.held_keys(self._store, ordering_key=ordering_key, target=target, after=after, limit=limit)
+
+    async def line(self, target: str, ordering_key: str, *, limit: int = 50) -> list[InLine]:
+        """List the events of one target with an ordering key that have not ended, in their order."""
+        await self.open()
+        return await ordering.line(self._store, target, ordering_key, limit=limit)
+
+    async def release_key(self, ordering_key: str, *, by: str, reason: str, target: str | None = None) -> HeldKey:
+        """Let the events behind a dead letter go; it stays a dead letter and can be replayed."""
+        await self.open()
+        who, why = check_actor(by, "release"), check_reason(reason, "release")
+        return await ordering.release(self._store, ordering_key, target=target, by=who, reason=why)
+
+    async def skip_key(self, ordering_key: str, *, by: str, reason: str, target: str | None = None) -> HeldKey:
+        """Discard the dead letter that holds up a key, and go on with the next; it can be restored."""
+        await self.open()
+        who, why = check_actor(by, "skip"), check_reason(reason, "skip")
+        held = await ordering.find(self._store, ordering_key, target)
+        await replay.discard(self._store, held.head, by=who, reason=why)
+        return held
 
     # Dependencies and holds
 

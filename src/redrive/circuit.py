@@ -245,7 +245,7 @@ class Circuits:
     # Between the database and us
 
     async def tend(
-        self, session_id: UUID, queues: Sequence[str], held: Container[Any], *, by: str, probe: bool
+        self, session_id: UUID, queues: Sequence[str], generation: int, held: Container[Any], *, by: str, probe: bool
     ) -> tuple[list[Row], int]:
         """Tell, read, probe and release; return the events claimed as probes and how many others were let go."""
         self.news.clear()
@@ -254,8 +254,9 @@ class Circuits:
         await self._tell(by)
         await self._refresh()
         claimed: list[Row] = []
+        targets, of = sorted(self._handlers), [queue for queue in queues if queue not in self.held_queues]
         for each in [each for each in self._known.values() if each.is_worth_a_probe] if probe else ():
-            row = await dependency.probe(self._store, each.name, session_id, sorted(self._handlers), queues)
+            row = await dependency.probe(self._store, each.name, session_id, targets, of, generation)
             if row is not None:
                 self._probes[row[ID]] = _Probe(each.name, self._clock.monotonic())
                 log.info("probing", worker=by, dependency=each.name, event_id=str(row[ID]))

@@ -22,6 +22,7 @@ from redrive.store.base import (
     HEADERS,
     ID,
     IDEMPOTENCY_KEY,
+    ORDERING_KEY,
     RETRY_KEY,
     SOURCE,
     SUBJECT,
@@ -103,6 +104,10 @@ class Context:
     @property
     def retry_key(self) -> str | None:
         return self._row[RETRY_KEY]  # type: ignore[no-any-return]
+
+    @property
+    def ordering_key(self) -> str | None:
+        return self._row[ORDERING_KEY]  # type: ignore[no-any-return]
 
     @property
     def correlation_id(self) -> str:

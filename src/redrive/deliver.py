@@ -39,6 +39,7 @@ class Handler:
     rules: Sequence[Rule] = DEFAULT_RULES
     on_dead_letter: DeadLetterHook | None = None
     effects: str | None = None
+    on_failed: str = "block"
     decoder: Decoder[Any] = field(default_factory=Decoder)
     takes_context: bool = True
     is_async: bool = True
@@ -80,6 +81,7 @@ def handler_from(
     rules: Sequence[Rule],
     on_dead_letter: DeadLetterHook | None,
     effects: str | None = None,
+    on_failed: str = "block",
     needs: tuple[str, ...] = (),
     degraded: str = "block",
     brake: bool = True,
@@ -109,6 +111,7 @@ def handler_from(
         rules=rules,
         on_dead_letter=on_dead_letter,
         effects=effects,
+        on_failed=on_failed,
         decoder=Decoder(hints.get(parameters[0].name, Any)),
         takes_context=len(parameters) == 2,  # noqa: PLR2004
         is_async=inspect.iscoroutinefunction(function),

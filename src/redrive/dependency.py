@@ -15,6 +15,7 @@ closed by hand only.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -385,8 +386,18 @@ async def tell(
         return this
 
 
-async def probe(store: Store, name: str, session_id: UUID, targets: Sequence[str], queues: Sequence[str]) -> Row | None:
+async def probe(
+    store: Store, name: str, session_id: UUID, targets: Sequence[str], queues: Sequence[str], generation: int
+) -> Row | None:
     """Take one of those who wait, to try whether it is back; nothing when somebody else does, or nobody waits here."""
+    with suppress(Refused):  # another event of its ordering key was claimed meanwhile: the next look finds that one
+        return await _probed(store, name, session_id, targets, queues, generation)
+    return None
+
+
+async def _probed(
+    store: Store, name: str, session_id: UUID, targets: Sequence[str], queues: Sequence[str], generation: int
+) -> Row | None:
     async with store.transaction() as tx:
         this = await _locked(tx, name)
         if this is None or not this.may_be_probed:
@@ -398,8 +409,9 @@ async def probe(store: Store, name: str, session_id: UUID, targets: Sequence[str
         last = this.probe_event_id or UUID(int=0)
         for after in dict.fromkeys((last, UUID(int=0))):
             found = await tx.run(
-                "probe", name=name, session=session_id, after=after, targets=list(targets), queues=list(queues)
-            )
+                "probe", name=name, session=session_id, after=after, targets=list(targets), queues=list(queues),
+                generation=generation,
+            )  # fmt: skip
             if found:
                 row = tuple(found[0].values())
                 await _write(tx, probing(this, UUID(str(row[0]))))

@@ -54,6 +54,7 @@ TRAIL_KINDS: Final = (
     "restored",
     "purged",
     "evidence-failed",
+    "key-released",
     "redrive-planned",
     "redrive-approved",
     "redrive-started",
@@ -275,6 +276,7 @@ class Options(TypedDict, total=False):
     delay: str | float
     due_at: datetime | None
     generation: int
+    ordering_key: str | None
 
 
 @dataclass(slots=True)
@@ -327,6 +329,7 @@ class Settlement:
     safe_to_retry: bool
     fingerprint: str | None
     max_attempts: int | None
+    passed: bool = False  # a dead letter that does not hold up its ordering key
     is_terminal: bool = False
     spends: bool = True
     is_round: bool = False

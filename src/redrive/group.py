@@ -51,6 +51,10 @@ class Group:
         """The fingerprint without its version, as people type it."""
         return self.fingerprint.partition(":")[2][:8]
 
+    def is_muted(self, now: datetime) -> bool:
+        """Say whether it may be quiet."""
+        return self.muted_until is not None and self.muted_until > now
+
     @property
     def why(self) -> str:
         """What its members have in common."""
@@ -68,6 +72,15 @@ class Skew:
     value: str
     among_dead: float
     among_delivered: float
+
+
+@dataclass(frozen=True, slots=True)
+class Miscount:
+    """A group whose count is not that of its dead letters; without a count it is missing."""
+
+    fingerprint: str
+    dead_count: int | None
+    counted: int
 
 
 async def groups(store: Store, *, everything: bool = False, state: str | None = None, limit: int = 100) -> list[Group]:
@@ -105,10 +118,20 @@ async def describe(
     return await find(store, group.fingerprint)
 
 
+async def miscounts(store: Store) -> list[Miscount]:
+    """Compare every group with its dead letters; what is returned differs. Changes nothing."""
+    return [Miscount(**row) for row in await store.ask("groups_check")]
+
+
 async def rebuild(store: Store) -> dict[str, int]:
-    """Count every group anew from the events; what is returned was wrong, with its right count."""
+    """Count every group anew from the events, the missing ones too; what is returned was wrong, with its right count.
+
+    Who makes or moves a dead letter meanwhile waits for the end of it.
+    """
     async with store.transaction() as tx:
-        return {row["fingerprint"]: row["dead_count"] for row in await tx.run("groups_rebuild")}
+        await tx.run("groups_lock")
+        mended = [*await tx.run("groups_rebuild"), *await tx.run("groups_restore")]
+    return {row["fingerprint"]: row["dead_count"] for row in mended}
 
 
 def skew(dead: Sequence[Event], delivered: Sequence[Event], most: int = 10) -> list[Skew]:

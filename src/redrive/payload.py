@@ -286,6 +286,11 @@ class Decoder(Generic[T]):
                 "annotate with a pydantic model, a dataclass or dict"
             ) from error
 
+    @property
+    def takes_anything(self) -> bool:
+        """Whether every JSON value fits."""
+        return self._plain
+
     def __call__(self, text: str | bytes) -> T:
         try:
             if self._adapter is not None:

@@ -65,6 +65,7 @@ def _common(options: Options) -> dict[str, Any]:
         "retry_key": _optional(options.get("retry_key"), "retry_key", KEY_LIMIT),
         "correlation_id": _optional(options.get("correlation_id"), "correlation_id", NAME_LIMIT),
         "causation_id": _optional(options.get("causation_id"), "causation_id", NAME_LIMIT),
+        "ordering_key": _optional(options.get("ordering_key"), "ordering_key", KEY_LIMIT),
         "queue": check_text(options.get("queue", "default"), "queue", NAME_LIMIT),
         "priority": int(priority),
         "delay_seconds": parse_duration(options.get("delay", 0.0)),

@@ -9,13 +9,14 @@ Everything is in the database, and the workers carry it on, a tick at a time, wh
 to lose. Pause, resume and abort at any time; what was not released is what it was.
 """
 
+import asyncio
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from redrive.errors import ConfigurationError, Refused, StoreUnavailable
@@ -29,6 +30,11 @@ CHUNK: Final = 500
 DEFAULT_IN_FLIGHT: Final = 2_000
 REPLAY_BUDGET: Final = 50
 DIGEST_SHOWN: Final = 12
+BUSY_SECONDS: Final = 0.1
+IDLE_SECONDS: Final = 0.5
+_PAGE: Final = 100  # payloads may be large
+_PLAN_CHUNK: Final = 10_000
+_MOST_PARTS: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +112,11 @@ class Redriving:
         return self.delivered + self.failed + self.skipped
 
     @property
+    def untouched(self) -> int:
+        """Members that were ready and have not been released: they are what they were."""
+        return self.ready - self.ended - self.outstanding
+
+    @property
     def is_over(self) -> bool:
         return self.state in ("done", "aborted")
 
@@ -125,36 +136,120 @@ class Plan:
 
 async def plan(
     store: Store, redrive_id: UUID, *, selection: str, sentence: str, clauses: Sequence[str], values: Mapping[str, Any],
-    by: str, targets: Sequence[str] = (), unsafe: bool = False,
+    by: str, targets: Sequence[str] = (), readers: Mapping[str, Callable[[str], object]] | None = None,
+    unsafe: bool = False, progress: Callable[[int], None] | None = None,
 ) -> Plan:  # fmt: skip
-    """Freeze a set of dead letters and say what would become of each."""
+    """Freeze a set of dead letters and say what would become of each; ``readers`` are what the targets can read.
+
+    The set is what it was at one moment, but it is written down a chunk at a time, so that a million members keep
+    nobody from working meanwhile.
+    """
     async with store.transaction() as tx:
-        await tx.run(
+        written = await tx.run(
             "redrive_plan", id=redrive_id, selection=selection, sentence=sentence, by=by, keep=PLAN_KEPT_SECONDS
         )
+    common = {
+        **values, "id": redrive_id, "until": written[0]["planned_at"], "targets": list(targets), "unsafe": unsafe,
+        "budget": REPLAY_BUDGET,
+    }  # fmt: skip
+    draft = _Draft()
+    while True:
+        async with store.transaction() as tx:
+            await tx.run(
+                "redrive_members", clauses, after=draft.last, position=draft.total, limit=_PLAN_CHUNK, **common
+            )
+            await _set_unfit_apart(tx, redrive_id, draft.total, readers or {})
+            added = draft.take(
+                await tx.run("redrive_eligibility", id=redrive_id, after=draft.total),
+                await tx.run("redrive_digest", id=redrive_id, after=draft.total),
+            )
+        if progress is not None:
+            progress(draft.total)
+        if added < _PLAN_CHUNK:
+            break
+    fingerprints = sorted(draft.groups)
+    async with store.transaction() as tx:
+        members = [draft.groups[each]["n"] for each in fingerprints]
+        await tx.run("redrive_groups", id=redrive_id, fingerprints=fingerprints, members=members)
         await tx.run(
-            "redrive_members",
-            clauses=clauses,
-            id=redrive_id,
-            targets=list(targets),
-            unsafe=unsafe,
-            budget=REPLAY_BUDGET,
-            **values,
+            "redrive_planned", id=redrive_id, digest=draft.digest.hexdigest(), total=draft.total, ready=draft.ready
         )
-        counts = await tx.run("redrive_eligibility", id=redrive_id)
-        members = (await tx.run("redrive_digest", id=redrive_id))[0]
-        digest = hashlib.sha256((next(iter(members.values())) or "").encode()).hexdigest()
-        ready = sum(row["n"] for row in counts if row["state"] == "ready")
-        await tx.run(
-            "redrive_planned", id=redrive_id, digest=digest, total=sum(row["n"] for row in counts), ready=ready
-        )
-        await tx.note("redrive-planned", by, {"redrive": str(redrive_id), "events": ready, "selection": selection})
-        parts = await tx.run("redrive_breakdown", id=redrive_id)
+        facts = {"redrive": str(redrive_id), "events": draft.ready, "selection": selection}
+        await tx.note("redrive-planned", by, facts)
+        known = await tx.run("redrive_parts", fingerprints=draft.largest)
         planned = await _get(tx, redrive_id)
-    ineligible = {row["reason"]: row["n"] for row in counts if row["state"] == "ineligible"}
-    return Plan(
-        planned, ineligible, [{**part, "oldest": _at(part["oldest"]), "newest": _at(part["newest"])} for part in parts]
-    )
+    return Plan(planned, draft.ineligible, draft.parts(known))
+
+
+class _Draft:
+    """A plan while its members are written down: what they are so far."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.ready = 0
+        self.last = UUID(int=0)
+        self.ineligible: dict[str, int] = {}
+        self.groups: dict[str, dict[str, Any]] = {}
+        self.digest = hashlib.sha256()
+
+    def take(self, counts: Sequence[Mapping[str, Any]], text: Sequence[Mapping[str, Any]]) -> int:
+        """Take in the next members; return how many there were."""
+        added: int = sum(row["n"] for row in counts)
+        if not added:
+            return 0
+        members = text[0]["members"]
+        self.digest.update(members.encode() + b",")
+        self.last = UUID(members.rpartition(",")[2].partition(":")[0])
+        self.total += added
+        for row in counts:
+            if row["state"] == "ready":
+                self.ready += row["n"]
+            else:
+                self.ineligible[row["reason"]] = self.ineligible.get(row["reason"], 0) + row["n"]
+            if row["fingerprint"] is not None:
+                self._count(self.groups.setdefault(row["fingerprint"], {"n": 0, "oldest": None, "newest": None}), row)
+        return added
+
+    @staticmethod
+    def _count(group: dict[str, Any], row: Mapping[str, Any]) -> None:
+        group["n"] += row["n"]
+        ends = [_at(end) for end in (group["oldest"], group["newest"], row["oldest"], row["newest"]) if end is not None]
+        if ends:
+            group["oldest"], group["newest"] = min(ends), max(ends)
+
+    @property
+    def largest(self) -> list[str]:
+        return sorted(self.groups, key=lambda each: (-self.groups[each]["n"], each))[:_MOST_PARTS]
+
+    def parts(self, known: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Say what the members are, the largest groups first."""
+        what = {row["fingerprint"]: row for row in known}
+        return [{**what[each], **self.groups[each]} for each in self.largest if each in what]
+
+
+async def _set_unfit_apart(
+    tx: Transaction, redrive_id: UUID, after: int, readers: Mapping[str, Callable[[str], object]]
+) -> None:
+    """Find the members after a position whose payload today's handler could not read, a page at a time."""
+    while readers:
+        page = await tx.run("redrive_payloads", id=redrive_id, after=after, targets=sorted(readers), limit=_PAGE)
+        # In a thread: reading a page can take long, and the event loop has other work.
+        unfit = await asyncio.to_thread(_unfit, page, readers)
+        if unfit:
+            await tx.run("redrive_unfit", id=redrive_id, positions=unfit)
+        if len(page) < _PAGE:
+            return
+        after = page[-1]["position"]
+
+
+def _unfit(page: Sequence[Mapping[str, Any]], readers: Mapping[str, Callable[[str], object]]) -> list[int]:
+    found = []
+    for row in page:
+        try:
+            readers[row["target"]](row["payload"])
+        except Exception:  # noqa: BLE001 - whatever a stranger's validator raises, the handler would not get to run
+            found.append(row["position"])
+    return found
 
 
 async def start(
@@ -172,7 +267,7 @@ async def start(
     redrive_id, digest = _read(token)
     async with store.transaction() as tx:
         planned = await _get(tx, redrive_id)
-        _check_start(planned, digest, approval_above)
+        _check_start(planned, digest, await _approval_limit(tx, approval_above))
         values: dict[str, Any] = {
             "id": redrive_id, "digest": planned.digest, "by": by, "reason": reason, "generation": generation,
             "rate": release.rate, "max_in_flight": release.max_in_flight, "ramp": list(release.ramp),
@@ -185,9 +280,18 @@ async def start(
         return await _get(tx, redrive_id)
 
 
+async def _approval_limit(tx: Transaction, own: int | None) -> int | None:
+    """Take the stricter of what the database says for everybody and what this app says."""
+    rows = await tx.run("setting_get", name="approval_above")
+    limits = [own, json.loads(rows[0]["value"]) if rows else None]
+    return min((each for each in limits if each is not None), default=None)
+
+
 def _check_start(planned: Redriving, digest: str, approval_above: int | None) -> None:
     if not digest or not planned.digest.startswith(digest):
         raise Refused("this token is not of this plan: use the token that `plan` printed, or plan again")
+    if planned.state == "planning":
+        raise Refused(f"redrive {planned.id} is still being planned; if whoever planned it is gone, plan again")
     if planned.state != "planned":
         raise Refused(f"redrive {planned.id} is {planned.state} already, started by {planned.started_by}")
     if planned.expires_at <= planned.now:
@@ -222,6 +326,8 @@ async def stop(store: Store, redrive_id: UUID, *, to: str, by: str, reason: str)
         await tx.note(
             f"redrive-{to}", by, {"redrive": str(redrive_id), "reason": reason, "released": standing.released}
         )
+        if to == "aborted" and standing.outstanding == 0:
+            await tx.run("redrive_resolve", id=redrive_id, by=by)
         return await _get(tx, redrive_id)
 
 
@@ -241,52 +347,61 @@ async def get(store: Store, redrive_id: UUID) -> Redriving:
         return await _get(tx, redrive_id)
 
 
-async def tick(store: Store, *, chain: str) -> float:
-    """Carry on every running redrive that nobody else is carrying on; say in how many seconds to look again."""
-    running = [UUID(str(row["id"])) for row in await store.ask("redrive_running")]
-    most = 0
-    for redrive_id in running:
+class Tick(NamedTuple):
+    """Whether something has moved, and in how many seconds to look again."""
+
+    moved: bool
+    pause: float
+
+
+async def tick(store: Store, *, chain: str) -> Tick:
+    """Carry on every redrive that can move and that nobody else is carrying on."""
+    ready = {UUID(str(row["id"])): bool(row["surely"]) for row in await store.ask("redrive_running")}
+    moved = hurry = False
+    for redrive_id, surely in ready.items():
         try:
             async with store.transaction() as tx:
                 if await tx.run("redrive_lock", id=redrive_id):
-                    most = max(most, await _carry_on(tx, redrive_id, chain))
+                    gone = await _carry_on(tx, redrive_id, chain)
+                    moved = moved or surely or bool(gone)
+                    # what was skipped costs nothing: neither of the rate nor of the ramp
+                    hurry = hurry or len(gone) >= CHUNK or any(why for _, why in gone)
         except StoreUnavailable:
             raise
         except Exception as error:  # noqa: BLE001 - one that is broken must not hold up the others
             log.error("redrive could not be carried on", redrive=str(redrive_id), error=repr(error)[:500])
-    if most >= CHUNK:
-        return 0.0
-    return 0.1 if running else 0.5
+    return Tick(moved, 0.0 if hurry else BUSY_SECONDS if ready else IDLE_SECONDS)
 
 
-async def _carry_on(tx: Transaction, redrive_id: UUID, chain: str) -> int:
-    """Note what has ended, open or close the gate, let the next members go; return how many went."""
+async def _carry_on(tx: Transaction, redrive_id: UUID, chain: str) -> Sequence[tuple[UUID, str | None]]:
+    """Note what has ended, open or close the gate, let the next members go; return those, and why one was skipped."""
     await tx.note_outcomes(redrive_id)
     standing = await _get(tx, redrive_id)
     if standing.state != "running":  # stopped: what had been released still comes to its outcome
         if standing.state == "aborted" and standing.outstanding == 0:
             await tx.run("redrive_resolve", id=redrive_id, by=standing.started_by)
-        return 0
-    in_ramp = standing.stage < len(standing.ramp)
-    in_stage = await _stage(tx, standing) if in_ramp else {}
-    if in_ramp and sum(in_stage.values()) >= standing.ramp[standing.stage]:
+        return ()
+    in_stage = await _stage(tx, standing) if standing.stage < len(standing.ramp) else None
+    if in_stage is not None and sum(in_stage.values()) >= standing.ramp[standing.stage]:
         if standing.outstanding == 0:
             await _gate(tx, standing, in_stage)
-        return 0
-    room = _room(standing, in_stage if in_ramp else None)
+        return ()
+    room = min(_room(standing, in_stage), await _metered(tx, standing))
     if room > 0:
         released = await tx.release(
             redrive_id, limit=min(room, CHUNK), stage=standing.stage, priority=Priority.REDRIVEN.value, chain=chain
         )
         if released:
-            return len(released)
+            return released
     if standing.outstanding == 0 and await tx.run("redrive_done", id=redrive_id):
         await tx.run("redrive_resolve", id=redrive_id, by=standing.started_by)
-    return 0
+    return ()
 
 
 async def _stage(tx: Transaction, standing: Redriving) -> dict[str, int]:
-    return {row["state"]: row["n"] for row in await tx.run("redrive_stage", id=standing.id, stage=standing.stage)}
+    """Count what this stage has tried. What was skipped says nothing about the cure, and another goes in its place."""
+    rows = await tx.run("redrive_stage", id=standing.id, stage=standing.stage)
+    return {row["state"]: row["n"] for row in rows if row["state"] != "skipped"}
 
 
 async def _gate(tx: Transaction, standing: Redriving, in_stage: Mapping[str, int]) -> None:
@@ -306,16 +421,24 @@ async def _gate(tx: Transaction, standing: Redriving, in_stage: Mapping[str, int
 
 
 def _room(standing: Redriving, in_stage: Mapping[str, int] | None) -> int:
-    """How many more may go now."""
+    """How many more there is room for: in flight, and in this stage of the ramp."""
     room = standing.max_in_flight - standing.outstanding
     if in_stage is not None:
         room = min(room, standing.ramp[standing.stage] - sum(in_stage.values()))
-    if standing.rate is not None and standing.metered_from is not None:
-        elapsed = (standing.now - standing.metered_from).total_seconds()
-        gone = standing.released + standing.skipped - standing.metered_count
-        allowed = math.floor(elapsed * standing.rate) + 1 - gone
-        room = min(room, allowed, max(1, math.ceil(standing.rate)))  # a pause of the workers is not made up in a burst
     return room
+
+
+async def _metered(tx: Transaction, standing: Redriving) -> int:
+    """How many more the rate allows now: at most those of one second, however long nobody was there to release."""
+    if standing.rate is None or standing.metered_from is None:
+        return CHUNK
+    elapsed = (standing.now - standing.metered_from).total_seconds()
+    allowed = math.floor(elapsed * standing.rate) + 1 - (standing.released - standing.metered_count)
+    burst = math.ceil(standing.rate)
+    if allowed > burst or elapsed < 0:  # the workers were away, or the server's clock was set back
+        await tx.run("redrive_meter", id=standing.id)
+        return burst if allowed > burst else 0
+    return allowed
 
 
 async def _get(tx: Transaction, redrive_id: UUID) -> Redriving:
@@ -335,7 +458,7 @@ def redriving_from(row: Mapping[str, Any]) -> Redriving:
     return Redriving(**values)
 
 
-def _at(value: Any) -> datetime | None:
+def _at(value: Any) -> Any:
     return from_micros(value) if isinstance(value, int) else value
 
 

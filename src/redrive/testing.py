@@ -25,12 +25,14 @@ from uuid import UUID
 
 from pydantic_core import to_jsonable_python
 
+from redrive import redrive
 from redrive.app import Redrive, store_for
 from redrive.clock import VirtualClock
 from redrive.deliver import Handler
 from redrive.duration import format_duration, parse_duration
 from redrive.errors import ConfigurationError
 from redrive.event import LIVE, Event, NewEvent, Published, Status
+from redrive.store import listing
 from redrive.store.base import ATTEMPTS, ID, TARGET, TYPE, EventFilter, Row, Store
 from redrive.worker import Worker, WorkerOptions
 
@@ -118,7 +120,7 @@ class Harness:
             await self._store.open()
             stack.push_async_callback(self._store.close)
             await self._store.migrate()
-            if await self._store.events(EventFilter(limit=1)):
+            if await listing.events(self._store, EventFilter(limit=1)):
                 message = f"{self._url} holds events already: give the harness a fresh database"
                 raise ConfigurationError(message)
             self._beside = _Beside(self._store, self._url, self.clock)
@@ -171,7 +173,10 @@ class Harness:
         return self.clock.now()
 
     async def run_due(self) -> Ran:
-        """Run everything that is due now, what that publishes included; return what happened."""
+        """Run everything that is due now, what that publishes and what a redrive releases included.
+
+        Returns what happened.
+        """
         ran = Ran()
         async with self._alone():
             while queues := await self._due_queues():
@@ -183,7 +188,12 @@ class Harness:
                     retention=self.app.retention,
                     new_events=self.app.new_events,
                     circuits=self.app.circuits,
-                    options=WorkerOptions(concurrency=1, queues=queues, name="harness"),
+                    options=WorkerOptions(
+                        concurrency=1,
+                        queues=queues,
+                        generation=self.app._generation,  # noqa: SLF001 - a part of the app for a while
+                        name="harness",
+                    ),
                 )
                 worker.ran, before = ran, len(ran)
                 await worker.drain()
@@ -202,12 +212,27 @@ class Harness:
         return ran
 
     async def _next_at(self) -> datetime | None:
-        """When something will happen by itself: an event comes due, or a dependency is tried or lets events go."""
-        moments = [event.due_at for event in await self.events(status=Status.PENDING)]
+        """When something will happen by itself.
+
+        An event comes due, a redrive releases its next members, or a dependency is tried or lets events go.
+        """
+        moments = [event.due_at for event in await self.events(status=Status.PENDING)] + await self._releases()
         moments += [each.next_at for each in await self.app.dependencies() if each.next_at is not None]
         return min((at for at in moments if at > self.now), default=None)
 
+    async def _releases(self) -> list[datetime]:
+        """Tell when the redrives that have a rate let their next members go."""
+        rows = await self._store.ask("redrive_running")
+        running = [await redrive.get(self._store, UUID(str(row["id"]))) for row in rows]
+        return [
+            self.now + timedelta(seconds=1 / each.rate)
+            for each in running
+            if each.rate is not None and each.outstanding < each.max_in_flight
+        ]
+
     async def _due_queues(self) -> tuple[str, ...]:
+        while (await redrive.tick(self._store, chain="harness")).moved:
+            pass
         due = [event for event in await self.events(status=Status.PENDING) if event.due_at <= self.now]
         if any(each.next_at is not None and each.next_at <= self.now for each in await self.app.dependencies()):
             due += await self.events(status=Status.BLOCKED)
@@ -373,8 +398,8 @@ async def _stay_open() -> None:
 
 
 async def _everything(store: Store) -> list[Event]:
-    rows = await store.events(EventFilter(limit=_EVERYTHING))
-    rows += await store.events(EventFilter(limit=_EVERYTHING, discarded=True))
+    rows = await listing.events(store, EventFilter(limit=_EVERYTHING))
+    rows += await listing.events(store, EventFilter(limit=_EVERYTHING, discarded=True))
     return sorted(rows, key=lambda event: (event.created_at, event.id))
 
 

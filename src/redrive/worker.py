@@ -3,7 +3,7 @@
     turn      settle what has finished and claim what there are free hands for: one round trip to the store
     slot      a long-lived task that takes an event from the hand, runs its handler, keeps the result for the next turn
     heartbeat a thread that renews the session, so that a blocked event loop does not lose its leases
-    upkeep    the sweep of leases whose worker is gone, and retention
+    upkeep    the sweep of leases whose worker is gone, a look at ordering keys, and retention
     tending   what is known of dependencies is exchanged with the other workers, and those who wait come back
 
 While a turn is under way results pile up, and the next turn takes them all: batches grow with the load by themselves,
@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any, Final, Unpack
 from uuid import UUID
 
-from redrive import alarm, redrive
+from redrive import alarm, ordering, redrive
 from redrive.circuit import Circuits
 from redrive.claim import Appetite
 from redrive.clock import Clock
@@ -45,6 +45,7 @@ from redrive.store.base import (
     ID,
     IDEMPOTENCY_KEY,
     LOST_COUNT,
+    ORDERING_KEY,
     PAYLOAD,
     RETRY_KEY,
     SOURCE,
@@ -53,6 +54,7 @@ from redrive.store.base import (
     TARGET,
     TYPE,
     Finished,
+    Lane,
     Row,
     Session,
     Store,
@@ -68,6 +70,7 @@ _PURGE_EVERY: Final = 60.0
 _HOOK_TRIES: Final = 3
 _CANCEL_SECONDS: Final = 5.0
 _DOUBT_LEASES: Final = 20
+_LOOK_AGAIN: Final = 0.05
 _TEND_SECONDS: Final = 0.5
 _TEND_AFRESH_SECONDS: Final = 5.0
 
@@ -86,6 +89,11 @@ class WorkerOptions:
     stall_seconds: float = 900.0
     generation: int = 0
     name: str = ""
+
+    def lanes(self) -> list[Lane]:
+        """List what it claims, first things first; of each, its own generation and what has none."""
+        generations = dict.fromkeys((self.generation, 0))
+        return [(queue, each.value, of) for each in Priority for queue in self.queues for of in generations]
 
     def check(self) -> None:
         """Refuse what cannot work."""
@@ -146,7 +154,7 @@ class Worker:
         self._retention = retention
         self._new_events = new_events
         self._lifecycle = any(handler.type == FAILED_TYPE for handler in handlers.values())
-        self._lanes = [(queue, priority.value) for priority in Priority for queue in self.options.queues]
+        self._lanes = self.options.lanes()
         self._circuits = Circuits(store, clock, handlers, circuits or {})
         self._unclaimed: frozenset[str] = frozenset()
         self._appetite = Appetite(self.options.concurrency)
@@ -161,6 +169,7 @@ class Worker:
         self._bell = asyncio.Event()
         self._crew: object = None
         self._look = True
+        self._key_freed = False
         self._ask_at = 0.0
         self._due_at = 0.0
         self._strays_at = 0.0
@@ -188,7 +197,11 @@ class Worker:
             await self._drain_and_hand_back()
 
     async def drain(self) -> Tally:
-        """Run everything that is due and return. No threads, no waiting: for tests, scripts and benchmarks."""
+        """Run everything that is due and return. No threads, no waiting: for tests, scripts and benchmarks.
+
+        Redrives are carried on until nothing of them can move; one with a rate goes as far as its rate allows by then,
+        and the next worker carries it on.
+        """
         async with self._at_work(alive=False):
             await self._sweep()
             while True:
@@ -196,11 +209,18 @@ class Worker:
                 if self._stopping:
                     await self._drain_and_hand_back()
                     return self.tally
-                if not self._held and not self._look and not await self._tend():
-                    return self.tally
+                if not self._held and not self._look:
+                    if not await self._carry_on():
+                        return self.tally
+                    self._look = True
                 if not len(self._finished) and not self._may_claim():
                     self._bell.clear()
                     await self._bell.wait()
+
+    async def _carry_on(self) -> bool:
+        """Let come what is not due by itself: members of redrives, and those who waited; say whether any did."""
+        moved = (await redrive.tick(self._store, chain=str(self._session()))).moved
+        return await self._tend() or moved
 
     def stop(self, *, at_once: bool = False) -> None:
         """Claim nothing more; ``run`` returns when what is running has ended or the drain time is over.
@@ -264,7 +284,7 @@ class Worker:
 
     # Turns
 
-    def _claimed_lanes(self) -> list[tuple[str, int]]:
+    def _claimed_lanes(self) -> list[Lane]:
         """Leave out the queues that are paused."""
         self._unclaimed = self._circuits.held_queues
         return [lane for lane in self._lanes if lane[0] not in self._unclaimed]
@@ -283,6 +303,7 @@ class Worker:
             return
         batch, self._finished = self._finished, Finished()
         settling = batch.ids
+        self._key_freed = batch.frees_a_key
         try:
             turn = await self._claims.turn(batch, want)
         except StoreUnavailable as error:
@@ -294,7 +315,9 @@ class Worker:
         self._let_go(settling, turn.refused)
         self._take(turn.claimed)
         self._appetite.learn(len(settling), turn.claimed)
-        self._look = want <= 0 or len(turn.claimed) >= want
+        self._look = want <= 0 or turn.more or self._key_freed
+        if turn.held:
+            self._due_at = min(self._due_at, self._clock.monotonic() + _LOOK_AGAIN)
 
     def _let_go(self, settled: Iterable[Any], refused: Any = ()) -> None:
         for event_id in settled:
@@ -531,6 +554,7 @@ class Worker:
         """Let go: the handler's own transaction has written it down."""
         self.tally.delivered += 1
         self._circuits.passed(row)
+        self._key_freed = self._key_freed or row[ORDERING_KEY] is not None
         self._release(row)
 
     def _release(self, row: Row) -> None:
@@ -631,6 +655,7 @@ class Worker:
     async def _bury(self, handler: Handler | None, row: Row, settlement: Settlement) -> None:
         """Make it a dead letter: with the next turn, or in a transaction of its own when somebody has a part in it."""
         self.tally.dead_lettered += 1
+        settlement.passed = handler is not None and handler.on_failed == "pass" and row[ORDERING_KEY] is not None
         hook = handler.on_dead_letter if handler else None
         if hook is None and not (self._lifecycle and row[TYPE] != FAILED_TYPE):
             self._buried[row[ID]] = (row, settlement)
@@ -655,6 +680,7 @@ class Worker:
                 if tries == _HOOK_TRIES:
                     await self._note_failed_hook(row, error)
             else:
+                self._key_freed = self._key_freed or settlement.passed
                 self._release(row)
                 alarm.dead_lettered(row, settlement, self._handler_name(row))
                 return
@@ -690,9 +716,11 @@ class Worker:
     async def _upkeep(self) -> None:
         """Sweep and purge, now and then. Every worker does it; the store keeps them out of each other's way."""
         purge_at = self._clock.monotonic() + _PURGE_EVERY * self._clock.random()
+        walked_to = ordering.START
         while True:
             try:
                 await self._sweep()
+                walked_to = await ordering.unstick(self._store, walked_to)
                 if self._clock.monotonic() >= purge_at:
                     await self._purge()
                     purge_at = self._clock.monotonic() + _PURGE_EVERY * (0.75 + 0.5 * self._clock.random())
@@ -725,7 +753,7 @@ class Worker:
         """Bring the circuits up to date; say whether anything came back."""
         may_probe = not self._stopping and self._alone is None
         probes, released = await self._circuits.tend(
-            self._session(), self.options.queues, self._held, by=self.name, probe=may_probe
+            self._session(), self.options.queues, self.options.generation, self._held, by=self.name, probe=may_probe
         )
         if probes:
             self._take(probes)
@@ -736,11 +764,12 @@ class Worker:
         return bool(probes or released)
 
     async def _carry_redrives(self) -> None:
-        """Carry on the redrives that run; when there is none, look again in a second."""
+        """Carry on the redrives that run. Looking for what can move takes a fifth of the time at most."""
         while True:
-            pause = 1.0
+            pause, began = 1.0, self._clock.monotonic()
             try:
-                pause = await redrive.tick(self._store, chain=str(self._session()))
+                _, pause = await redrive.tick(self._store, chain=str(self._session()))
+                pause = pause and max(pause, 4 * (self._clock.monotonic() - began))
             except StoreUnavailable as error:
                 log.debug("redrives postponed", worker=self.name, error=str(error))
             except Exception as error:  # noqa: BLE001 - as in upkeep: it must not end in silence

@@ -89,6 +89,13 @@ def test_backlog_tells_the_drain_beside_that_of_an_empty_table(store_options: li
     assert found["raw_rate"] > 0
 
 
+def test_keys_tells_the_rate_beside_that_of_events_without_keys(store_options: list[str]) -> None:
+    found = measured("keys", "--events", "700", *store_options)
+
+    assert found["ratio_to_drain"] == pytest.approx(found["rate"] / found["drain_rate"], rel=0.01)
+    assert found["settings"]["keys"] == 70
+
+
 def test_storm_tells_attempts_beside_the_drain(store_options: list[str]) -> None:
     found = measured("storm", "--events", "300", *store_options)
 

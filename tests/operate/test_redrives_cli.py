@@ -527,6 +527,8 @@ def test_counts_can_be_made_anew(shop: Shop) -> None:
 
     in_app(shop.url, spoil)
 
+    assert "1 count to be corrected" in shop("groups", "rebuild", "--dry-run").out
+    assert shop.group()["dead_count"] == 77
     assert [each["dead_count"] for each in shop("groups", "rebuild", "-o", "json").json] == [6]
     assert shop.group()["dead_count"] == 6
 

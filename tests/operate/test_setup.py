@@ -190,7 +190,7 @@ def test_the_doctor_sees_dead_letters_and_work_without_workers(seeds: Seeds) -> 
 async def _leave_a_session(app: Redrive) -> None:
     session = Session(app.clock.new_id(), "gone", "host", 1, ("default",), ("order.other",), 1)
     await app.store.begin_session(session, 3600.0)
-    claims = app.store.claims(session.id, [("default", 1)], actor="gone")
+    claims = app.store.claims(session.id, [("default", 1, 0)], actor="gone")
     await app.publish("order.paid", {})
     from redrive.store.base import Finished
 

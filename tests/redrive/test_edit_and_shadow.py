@@ -51,6 +51,27 @@ async def test_an_edited_payload_is_checked_replayed_and_the_original_kept(app: 
     assert (await app.verify_trail()).sound
 
 
+async def test_an_edit_of_what_somebody_else_has_edited_meanwhile_is_refused(app: Redrive) -> None:
+    @app.handler("order.paid")
+    async def ship(order: Order) -> None:
+        raise Rejected("no such order")
+
+    published = await app.publish("order.paid", {"number": 1})
+    await app.worker().drain()
+    read = await app.event(published.id)
+    assert read is not None
+    await app.replay(published.id, by="bob", reason="typo", payload={"number": 2}, cycle=read.cycle)
+    await app.worker().drain()
+
+    with pytest.raises(Refused, match="edit it anew"):
+        await app.replay(published.id, by="ada", reason="typo", payload={"number": 3}, cycle=read.cycle)
+
+    event = await app.event(published.id)
+    assert event is not None
+    assert (event.status, event.payload, event.cycle) == (Status.FAILED, {"number": 2}, 1)
+    assert [entry.kind for entry in await app.trail(published.id)].count("edited") == 1
+
+
 async def test_an_edit_that_cannot_be_replayed_changes_nothing(app: Redrive) -> None:
     published = await app.publish("order.paid", {"number": 1})
 

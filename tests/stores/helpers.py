@@ -21,7 +21,7 @@ from redrive.event import Outcome, Settlement
 from redrive.store.base import FENCE, ID, Claims, Finished, Lane, Row, Session, Turn
 
 ROOT = Path(__file__).parents[2]
-LANES: list[Lane] = [("default", priority.value) for priority in Priority]
+LANES: list[Lane] = [("default", priority.value, generation) for priority in Priority for generation in range(8)]
 TABLES = ("outbox", "event_handled", "session", "trail", "schema_version", "clock", "dead_letters")
 
 
@@ -133,7 +133,7 @@ def start_python(code: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"},
     )  # fmt: skip
 
 

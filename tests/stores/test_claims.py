@@ -58,7 +58,7 @@ async def test_one_claim_fills_the_hands_from_several_lanes_in_their_order(
 
 
 async def test_a_worker_claims_from_its_own_queues_only(app: Redrive) -> None:
-    hands = await Hands.begin(app, lanes=[("mail", 1), ("sms", 1)])
+    hands = await Hands.begin(app, lanes=[("mail", 1, 0), ("sms", 1, 0)])
     for queue in ("default", "mail", "sms", "mailer"):
         await app.publish("t", queue=queue)
 

@@ -1,28 +1,80 @@
-"""Whatever the table looks like, the statements of a worker find their rows by index."""
+"""Whatever the table looks like, the statements of a worker and selections of dead letters find their rows by index."""
 
 from __future__ import annotations
 
+import re
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from redrive import Redrive
+from redrive.selection import Dialect, dead_letters, parse
 from redrive.store.postgres import PostgresStore
-from redrive.store.sql import load
+from redrive.store.sql import Statement, load, statement, with_clauses
 
 ROWS = 100_000
 FILLED = """
     insert into {outbox} (id, type, target, idempotency_key, retry_key, payload, headers, queue, priority, status,
-                          due_at, created_at, ended_at, session_id, blocked_on)
+                          due_at, created_at, ended_at, session_id, fingerprint, ordering_key, correlation_id,
+                          blocked_on)
     select {id}, 't', 't', cast(n as text), case when n % 10 = 0 then cast(n as text) end, '1', '{{}}', 'default',
            n % 4, case when n % 100 < 3 then 'pending' when n % 100 = 3 then 'in_flight' when n % 100 = 4 then 'failed'
                 when n % 100 = 5 then 'blocked' else 'delivered' end,
-           {now}, {now}, case when n % 100 >= 4 then {now} end, case when n % 100 = 3 then {session} end,
+           {now}, {now}, case when n % 100 = 4 or n % 100 > 5 then {now} end, case when n % 100 = 3 then {session} end,
+           case when n % 100 = 4 then '1:00000000000' || (10000 + n / 100 % 40) end,
+           case when n % 100 <> 3 then 'order-' || n % 1000 end, 'c-' || n / 3,
            case when n % 100 = 5 then 'api-' || n % 3 end
     from {series}
 """
+
+EVENT = "019a0000-0000-7000-8000-000000000000"
+# An index leads straight to what these select; named without `outbox_`.
+STRAIGHT = {
+    "group:1:0000000000010007": {"group"},
+    "group:1:0000000000010007 type:t -key:order-4": {"group"},
+    f"id:{EVENT}": {"failed", "pkey"},
+    "id:019a": {"failed", "pkey"},
+    "corr:c-1": {"correlation"},
+}
+# For these every dead letter may be looked at, but no other row.
+SIFTED = ("", "type:t", "type:order.*", "key:order-4", "key:order-*", "group:00000000000100", f"corr:{EVENT}")
+ASIDE = {"retry_key", "key"}  # where a plan looks for others with the same key
+QUARANTINE = {"failed", "group"}  # these indexes hold nothing but dead letters
+
+
+def selected(dialect: Dialect, text: str) -> list[tuple[Statement, dict[str, Any]]]:
+    """Return the statements that read dead letters of a selection, with their values: alone, and to plan a redrive."""
+    clauses, values = dead_letters(parse(text)).where(dialect, datetime(2026, 11, 1, tzinfo=UTC))
+    alone = f"select * from {'redrive.' if dialect == 'postgres' else 'redrive_'}outbox where true {' '.join(clauses)}"
+    members = with_clauses(load(dialect, "redrive_members"), clauses)
+    return [
+        (statement("selected", alone), values),
+        (members, {**_chunk(dialect), **values}),
+    ]
+
+
+def _chunk(dialect: Dialect) -> dict[str, Any]:
+    postgres = dialect == "postgres"
+    return {
+        "id": UUID(EVENT) if postgres else EVENT, "after": UUID(int=0) if postgres else "", "position": 0,
+        "until": datetime(2030, 1, 1, tzinfo=UTC) if postgres else 2**60, "limit": 10_000,
+        "targets": [] if postgres else "[]", "unsafe": False, "budget": 3,
+    }  # fmt: skip
+
+
+def judge(text: str, found: set[tuple[str, bool]], plan: str) -> None:
+    """Judge by which indexes of the outbox the rows are found, and whether only a part of each is read."""
+    assert found, plan
+    assert all(in_part or index in QUARANTINE for index, in_part in found), plan
+    if text in STRAIGHT:
+        # SQLite takes the members of a plan in the order of their ids, by the index that has this order
+        ordered = {"failed"} if "CO-ROUTINE chosen" in plan else set()
+        assert found <= {(index, True) for index in STRAIGHT[text] | ordered}, plan
+
 
 # --- PostgreSQL -------------------------------------------------------------------------------------
 
@@ -40,7 +92,7 @@ WARM = {
     "purge_ended": {"outbox_ended", "outbox_pkey"},
     "waited_for": {"outbox_blocked"},
     "unblock": {"outbox_blocked", "outbox_pkey"},
-    "probe": {"outbox_blocked", "outbox_pkey"},
+    "probe": {"outbox_blocked", "outbox_key", "outbox_key_in_flight", "outbox_pkey"},
     "dependency_waiting": {"outbox_blocked"},
     "dependency_lock": {"outbox_blocked"},
 }
@@ -67,12 +119,13 @@ async def postgres(request: pytest.FixtureRequest, postgres_url: str) -> AsyncIt
         yield app.store
 
 
-async def plan_of(connection: Any, verb: str) -> str:
+async def plan_of(connection: Any, query: Statement) -> str:
     """Plan a statement as it is planned when it is used for the thousandth time: for any values."""
-    query = load("postgres", verb)
-    await connection.execute(f"prepare {verb} as {query.numbered}")
-    values = ", ".join(["null"] * len(query.names))
-    return "\n".join(row[0] for row in await connection.fetch(f"explain execute {verb}({values})"))
+    await connection.execute(f"prepare {query.verb} as {query.numbered}")
+    values = f"({', '.join(['null'] * len(query.names))})" if query.names else ""
+    rows = await connection.fetch(f"explain execute {query.verb}{values}")
+    await connection.execute(f"deallocate {query.verb}")
+    return "\n".join(row[0] for row in rows)
 
 
 def used(plan: str) -> set[str]:
@@ -86,9 +139,9 @@ async def test_on_postgres_the_workers_statements_use_their_indexes(postgres: Po
     hot, other = await postgres.connect(hot=True), await postgres.connect()
     try:
         await other.execute("set plan_cache_mode = force_generic_plan")
-        plans = {verb: await plan_of(hot, verb) for verb in HOT}
+        plans = {verb: await plan_of(hot, load("postgres", verb)) for verb in HOT}
         rows = await other.fetchval("select count(*) from redrive.outbox")
-        warm = {verb: await plan_of(other, verb) for verb in WARM}
+        warm = {verb: await plan_of(other, load("postgres", verb)) for verb in WARM}
     finally:
         await hot.close()
         await other.close()
@@ -103,11 +156,38 @@ async def test_on_postgres_the_workers_statements_use_their_indexes(postgres: Po
         assert "Seq Scan on outbox" not in plan, plan
 
 
+@pytest.mark.req("B1")
+@pytest.mark.parametrize("postgres", ["full"], indirect=True)
+async def test_on_postgres_dead_letters_are_selected_by_index(postgres: PostgresStore) -> None:
+    plans = []
+    connection = await postgres.connect()
+    try:
+        await connection.execute("set plan_cache_mode = force_generic_plan")
+        for text in (*STRAIGHT, *SIFTED):
+            for query, values in selected("postgres", text):
+                once = await connection.fetch(f"explain {query.numbered}", *query.values(values))
+                plans.append((text, "\n".join(row[0] for row in once)))
+                plans.append((text, await plan_of(connection, query)))
+    finally:
+        await connection.close()
+
+    for text, plan in plans:
+        assert "Seq Scan on outbox" not in plan, plan
+        found = set(re.findall(r"(?: using | Scan on )outbox_(\w+) .*(\n *Index Cond)?", plan))
+        judge(text, {(index, bool(part)) for index, part in found if index not in ASIDE}, plan)
+
+
 # --- SQLite -----------------------------------------------------------------------------------------
 
 SQLITE = {
-    "claim": ("redrive_outbox_due (queue=? AND priority=? AND due_at<?)", "INTEGER PRIMARY KEY"),
-    "next_due": ("redrive_outbox_due (queue=? AND priority=? AND due_at>?)",),
+    "claim": (
+        "redrive_outbox_due (queue=? AND priority=? AND generation=? AND due_at<?)",
+        "redrive_outbox_key (target=? AND ordering_key=? AND rowid<?)",
+        "redrive_outbox_key_in_flight (target=? AND ordering_key=?)",
+        "INTEGER PRIMARY KEY",
+    ),
+    "promote": ("redrive_outbox_key (target=? AND ordering_key=?)", "INTEGER PRIMARY KEY"),
+    "next_due": ("redrive_outbox_due (queue=? AND priority=? AND generation=? AND due_at>?)",),
     "deliver": ("sqlite_autoindex_redrive_outbox_1 (id=?)",),
     "settle": ("sqlite_autoindex_redrive_outbox_1 (id=?)",),
     "put_back": ("sqlite_autoindex_redrive_outbox_1 (id=?)",),
@@ -127,8 +207,11 @@ SQLITE = {
 }
 
 
+PlanOnSqlite = Callable[[Statement, Mapping[str, Any]], str]
+
+
 @pytest.fixture(params=["empty", "full"])
-async def plan_on_sqlite(request: pytest.FixtureRequest, sqlite_url: str) -> AsyncIterator[Callable[[str], str]]:
+async def plan_on_sqlite(request: pytest.FixtureRequest, sqlite_url: str) -> AsyncIterator[PlanOnSqlite]:
     async with Redrive(sqlite_url):
         pass
     connection = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
@@ -142,19 +225,32 @@ async def plan_on_sqlite(request: pytest.FixtureRequest, sqlite_url: str) -> Asy
         )  # fmt: skip
         connection.execute("analyze")
 
-    def plan(verb: str) -> str:
-        statement = load("sqlite", verb)
-        rows = connection.execute(f"explain query plan {statement.text}", dict.fromkeys(statement.names, 1))
+    def plan(query: Statement, values: Mapping[str, Any]) -> str:
+        rows = connection.execute(f"explain query plan {query.text}", values)
         return "\n".join(row[3] for row in rows)
 
     yield plan
     connection.close()
 
 
-def test_on_sqlite_the_statements_use_their_indexes(plan_on_sqlite: Callable[[str], str]) -> None:
+def test_on_sqlite_the_statements_use_their_indexes(plan_on_sqlite: PlanOnSqlite) -> None:
     for verb, indexes in SQLITE.items():
-        plan = plan_on_sqlite(verb)
+        query = load("sqlite", verb)
+        plan = plan_on_sqlite(query, dict.fromkeys(query.names, 1))
         assert all(index in plan for index in indexes), plan
         assert "SCAN redrive_outbox" not in plan, plan
         assert "SCAN o" not in plan, plan
         assert "B-TREE FOR ORDER" not in plan or verb not in ("claim", "next_due"), plan
+
+
+@pytest.mark.req("B1")
+def test_on_sqlite_dead_letters_are_selected_by_index(plan_on_sqlite: PlanOnSqlite) -> None:
+    read = re.compile(
+        r"^(SCAN|SEARCH) redrive_outbox(?: USING (?:COVERING )?INDEX redrive_outbox_(\w+))?", re.MULTILINE
+    )
+
+    for text in (*STRAIGHT, *SIFTED):
+        for query, values in selected("sqlite", text):
+            plan = plan_on_sqlite(query, {**values, "targets": "[]"})
+            found = read.findall(plan.replace("sqlite_autoindex_redrive_outbox_1", "redrive_outbox_pkey"))
+            judge(text, {(index, how == "SEARCH") for how, index in found if index not in ASIDE}, plan)

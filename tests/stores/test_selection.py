@@ -236,14 +236,14 @@ class Bench:
 
     async def found(self, selection: Selection) -> set[UUID]:
         clauses, values = selection.where(self.dialect, NOW)
-        asked = statement("events", f"select {{columns}} from {self.table} where true").extended(*clauses)
+        asked = statement("events", "\n".join((f"select {{columns}} from {self.table} where true", *clauses)))
         rows = await self.query(asked, values)
         return {UUID(str(row[0])) for row in rows}
 
     async def plan(self, selection: Selection, tail: str = "") -> str:
         clauses, values = selection.where(self.dialect, NOW)
         explain = "explain" if self.dialect == "postgres" else "explain query plan"
-        asked = statement("plan", f"{explain} select id from {self.table} where true").extended(*clauses, tail)
+        asked = statement("plan", "\n".join((f"{explain} select id from {self.table} where true", *clauses, tail)))
         return "\n".join(str(tuple(row)) for row in await self.query(asked, values))
 
 

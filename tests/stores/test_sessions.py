@@ -77,7 +77,7 @@ async def test_a_swept_session_cannot_be_revived_and_claims_nothing(
 
 async def test_an_unknown_session_claims_nothing(app: Redrive, clock: VirtualClock) -> None:
     await app.publish("t")
-    claims = app.store.claims(clock.new_id(), [("default", 1)], actor="nobody")
+    claims = app.store.claims(clock.new_id(), [("default", 1, 0)], actor="nobody")
 
     turn = await claims.turn(Finished(), 10)
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redrive.store.base import DUE_AT, PRIORITY, QUEUE, Lane, Row
+from redrive.store.base import DUE_AT, GENERATION, PRIORITY, QUEUE, Lane, Row
 from redrive.store.watermark import BEGINNING, FULL_EVERY_SECONDS, NEAR, Watermark
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
-LANES: list[Lane] = [("a", 0), ("a", 1), ("b", 1)]
+LANES: list[Lane] = [("a", 0, 0), ("a", 1, 0), ("b", 1, 0)]
 
 
 @dataclass(slots=True, eq=False)
@@ -29,7 +29,7 @@ class Published:
 
     def row(self) -> Row:
         row: list[Any] = [None] * 21
-        row[QUEUE], row[PRIORITY] = self.lane
+        row[QUEUE], row[PRIORITY], row[GENERATION] = self.lane
         row[DUE_AT] = self.due
         return row
 
@@ -125,7 +125,7 @@ def test_a_look_starts_near_where_the_claims_have_come_to() -> None:
     table = Table()
     table.look(10)
     for _ in range(100):
-        table.publish(("a", 1)).state = "committed"
+        table.publish(("a", 1, 0)).state = "committed"
         table.micros += 10_000
         assert len(table.look(10, 0.000_1)) == 1
 
@@ -138,10 +138,10 @@ def test_a_look_starts_near_where_the_claims_have_come_to() -> None:
 def test_a_long_writer_holds_the_bound_back_but_not_every_look() -> None:
     table = Table()
     table.look(10)
-    long = table.publish(("a", 1))
+    long = table.publish(("a", 1, 0))
     near = 0
     for _ in range(200):
-        table.publish(("a", 1)).state = "committed"
+        table.publish(("a", 1, 0)).state = "committed"
         table.micros += 10_000
         assert len(table.look(10, 0.01)) == 1  # each costs something
         near += not table.watermark._thorough
@@ -161,7 +161,7 @@ def test_a_long_writer_holds_the_bound_back_but_not_every_look() -> None:
 @pytest.mark.req("B5")
 def test_what_no_bound_covers_is_found_by_the_full_look() -> None:
     table = Table()
-    moved = table.publish(("a", 1))
+    moved = table.publish(("a", 1, 0))
     moved.state, moved.locked = "committed", True  # a stranger's lock; claims step over it
     for _ in range(50):
         table.micros += 100_000
@@ -179,7 +179,7 @@ def test_what_no_bound_covers_is_found_by_the_full_look() -> None:
 def test_a_full_look_that_fills_the_hands_goes_on_from_there() -> None:
     table = Table()
     for n in range(10):
-        table.publish(("a", 1)).state = "committed"
+        table.publish(("a", 1, 0)).state = "committed"
         table.micros += 1_000_000 * (n + 1)
     table.watermark = Watermark(LANES)
 
@@ -191,10 +191,10 @@ def test_a_full_look_that_fills_the_hands_goes_on_from_there() -> None:
 def test_a_lane_behind_one_that_fills_the_hands_is_looked_at_later() -> None:
     table = Table()
     for _ in range(6):
-        table.publish(("a", 0)).state = "committed"
-        table.publish(("b", 1)).state = "committed"
+        table.publish(("a", 0, 0)).state = "committed"
+        table.publish(("b", 1, 0)).state = "committed"
         table.micros += 1_000_000
 
     taken = [row.lane for _ in range(6) for row in table.look(2)]
 
-    assert taken == [("a", 0)] * 6 + [("b", 1)] * 6
+    assert taken == [("a", 0, 0)] * 6 + [("b", 1, 0)] * 6

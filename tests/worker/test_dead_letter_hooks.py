@@ -215,7 +215,7 @@ async def lose_a_worker(app: Redrive) -> None:
 
     session = Session(app.clock.new_id(), "lost", "h", 1, ("default",), (), 1)
     await app.store.begin_session(session, 60.0)
-    claims = app.store.claims(session.id, [("default", 1)], actor="lost")
+    claims = app.store.claims(session.id, [("default", 1, 0)], actor="lost")
     (row,) = (await claims.turn(Finished(), 10)).claimed
     await claims.close()
     await app.store.end_session(session.id)

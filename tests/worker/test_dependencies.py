@@ -117,6 +117,11 @@ async def _waiting(app: Redrive, number: int) -> bool:
     return await count(app, Status.BLOCKED) == number
 
 
+async def _knows(app: Redrive, queues: tuple[str, ...]) -> bool:
+    """Whether the worker has begun: its session is there."""
+    return any(session.queues == queues for session in await app.store.sessions())
+
+
 async def _delivered(app: Redrive, number: int) -> bool:
     return await count(app, Status.DELIVERED) == number
 
@@ -325,7 +330,7 @@ async def test_the_probe_of_a_worker_that_is_gone_is_taken_over(still: Redrive, 
     clock.advance(2)
     gone = still.worker(lease="5s")
     await gone._begin_session()
-    row = await deps.probe(still.store, "api", gone._session(), ["order.paid"], ["default"])
+    row = await deps.probe(still.store, "api", gone._session(), ["order.paid"], ["default"], 0)
     assert row is not None
     await gone._close_claims()
     up = True
@@ -735,6 +740,128 @@ async def test_a_paused_queue_is_not_claimed_from(app: Redrive) -> None:
         await until(lambda: _stands(app, held.id, Status.DELIVERED))
 
 
+@pytest.mark.parametrize("queues", [("slow",), ("slow", "slower")])
+async def test_a_worker_all_of_whose_queues_are_paused_waits(queues: tuple[str, ...], app: Redrive) -> None:
+    @app.handler("order.paid")
+    async def ship(payload: Any) -> None: ...
+
+    for queue in queues:
+        await app.hold(queue=queue, by="ann", reason="too slow")
+    held = await app.publish("order.paid", {}, queue=queues[0])
+    async with working(app, queues=queues, poll="100ms"):
+        await until(lambda: _knows(app, queues))
+        assert (await the_event(app, held.id)).fence == 0
+        for queue in queues:
+            await app.lift(queue=queue, by="ann", reason="go")
+        await until(lambda: _stands(app, held.id, Status.DELIVERED))
+
+
+async def test_a_paused_queue_is_not_probed_from(still: Redrive, clock: VirtualClock) -> None:
+    still.dependency("api", threshold=1, probe_after=1)
+    ran: list[bool] = []
+
+    @still.handler("order.paid", needs=["api"])
+    async def ship(payload: Any) -> None:
+        ran.append(True)
+        if len(ran) == 1:
+            raise ConnectionError("refused")
+
+    await still.publish("order.paid", {})
+    await still.worker().drain()
+    clock.advance(2)
+    await still.hold(queue="default", by="ann", reason="audit")
+    await still.worker().drain()
+    assert len(ran) == 1
+
+    await still.lift(queue="default", by="ann", reason="audited")
+    await still.worker().drain()
+    assert await _delivered(still, 1)
+
+
+# --- ordering keys ---
+
+
+@pytest.mark.req("W4", "B6")
+async def test_a_head_that_waits_for_a_dependency_keeps_its_place_and_the_others_behind_it(app: Redrive) -> None:
+    """Two workers, and one event of each key after the other, whatever waits, probes and comes back meanwhile."""
+    judged(app, "api", release_rate=5_000)
+    up, ran, running = asyncio.Event(), dict[str, list[int]](), set[str]()
+
+    @app.handler("order.paid", needs=["api"])
+    async def ship(payload: Any, ctx: Context) -> None:
+        key = str(ctx.ordering_key)
+        assert key not in running, "one of a key at a time"
+        running.add(key)
+        try:
+            await asyncio.sleep(0)
+            if not up.is_set():
+                raise DependencyUnavailable("api", "503")
+            ran.setdefault(key, []).append(payload)
+        finally:
+            running.discard(key)
+
+    keys = [f"order-{number}" for number in range(10)]
+    ids = [(await app.publish("order.paid", n, ordering_key=key)).id for n in range(5) for key in keys]
+    async with working(app, concurrency=10), working(app, concurrency=10):
+        await until(lambda: _waiting(app, 50), 30)
+        heads = {(await the_event(app, each)).blocked_on for each in ids[:10]}
+        others = {((event := await the_event(app, each)).blocked_on, event.fence) for each in ids[10:]}
+        assert "api" in heads
+        assert others == {(None, 0)}, "they stand behind their heads and were never taken"
+        up.set()
+        await until(lambda: _delivered(app, 50), 60)
+
+    assert ran == {key: [0, 1, 2, 3, 4] for key in keys}
+    assert {event.attempts for event in await all_events(app)} == {1}
+
+
+@pytest.mark.req("W4", "B6")
+async def test_a_key_whose_head_is_held_goes_on_in_order_when_the_hold_is_lifted(
+    still: Redrive, clock: VirtualClock
+) -> None:
+    ran: list[int] = []
+
+    @still.handler("order.paid")
+    async def ship(payload: Any) -> None:
+        ran.append(payload)
+
+    ids = [(await still.publish("order.paid", n, ordering_key="a")).id for n in range(3)]
+    await still.hold("order.paid", by="ann", reason="audit")
+    await still.worker().drain()
+    assert [(await the_event(still, each)).blocked_on for each in ids] == ["hold:order.paid", None, None]
+
+    await still.lift("order.paid", by="ann", reason="audited")
+    clock.advance(1)
+    await still.worker().drain()
+    assert ran == [0, 1, 2]
+
+
+async def test_a_worker_probes_with_events_of_its_own_generation_and_of_none(store_url: str) -> None:
+    clock, up, ran = VirtualClock(), False, list[str]()
+
+    async def ship(payload: str) -> None:
+        if not up:
+            raise ConnectionError("refused")
+        ran.append(payload)
+
+    apps = [Redrive(store_url, retry=QUICK, migrate=True, clock=clock, generation=number) for number in (1, 2)]
+    for app in apps:
+        app.dependency("api", threshold=1, probe_after=1)
+        app.handler("order.paid", needs=["api"])(ship)
+    async with apps[0] as old, apps[1] as new:
+        await old.publish("order.paid", "of the old one")
+        await old.worker().drain()
+        clock.advance(2)
+        up = True
+
+        await new.worker().drain()
+        assert ran == []
+        assert (await of(new, "api")).is_shut, "what waits is not its to try"
+        await old.worker().drain()
+        assert ran == ["of the old one"]
+        assert not (await of(new, "api")).is_shut
+
+
 # --- what cannot work is refused ---
 
 
@@ -788,4 +915,4 @@ def test_a_probe_has_the_columns_of_a_claim() -> None:
 
     assert returned("sqlite", "probe") == returned("sqlite", "claim")
     assert returned("postgres", "probe") == returned("postgres", "turn")
-    assert returned("sqlite", "probe") == returned("postgres", "probe")
+    assert returned("sqlite", "probe") == [*returned("postgres", "probe"), "status"]

@@ -423,7 +423,7 @@ async def test_an_event_claimed_by_an_answer_that_never_came_is_run_all_the_same
         await until(lambda: worker.session_id is not None)
         assert worker.session_id is not None
         await app.publish("work", 1, queue="late")
-        late = app.store.claims(worker.session_id, [("late", 1)], actor="late")
+        late = app.store.claims(worker.session_id, [("late", 1, 0)], actor="late")
         assert len((await late.turn(Finished(), 1)).claimed) == 1
         await late.close()
         worker._doubt_until = float("inf")  # as after a call that failed

@@ -154,7 +154,7 @@ async def test_what_was_claimed_by_an_answer_that_never_arrived_is_put_back(post
         await app.publish("work", 1)
         session = Session(app.clock.new_id(), "w", "h", 1, ("default",), (), 1)
         await app.store.begin_session(session, 60.0)
-        claims = app.store.claims(session.id, [("default", 1)], actor="w")
+        claims = app.store.claims(session.id, [("default", 1, 0)], actor="w")
         await claims.turn(Finished(), 10)
 
         forgotten = await claims.forget([])

@@ -20,7 +20,7 @@ async def test_a_transaction_longer_than_the_lease_renews_it_when_it_commits(sql
         published = await app.publish("long")
         session = Session(app.clock.new_id(), "w", "h", 1, ("default",), (), 1)
         await app.store.begin_session(session, 0.4)
-        await app.store.claims(session.id, [("default", 1)], actor="w").turn(Finished(), 1)
+        await app.store.claims(session.id, [("default", 1, 0)], actor="w").turn(Finished(), 1)
 
         async with app.store.transaction():
             await asyncio.sleep(0.8)

@@ -326,7 +326,7 @@ async def test_a_replay_sends_a_dead_letter_round_again_and_it_is_delivered(app:
     await app.worker().drain()
     broken = False
     await app.replay(published.id, by="ada", reason="fixed in 1.2", generation=7)
-    await app.worker().drain()
+    await app.worker(generation=7).drain()
 
     event = await only_event(app)
     assert (event.status, event.attempts, event.generation, event.cycle) == (Status.DELIVERED, 1, 7, 1)

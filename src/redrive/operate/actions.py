@@ -4,19 +4,25 @@ Acts on several events go one by one: what one of them refuses does not undo the
 went. Long ones work in bounded batches, so that the workers are never kept waiting.
 """
 
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
+from uuid import UUID
 
-from redrive import group
-from redrive.app import Redrive
+from redrive import group, letters, setting
+from redrive.app import UNCHANGED, Redrive
 from redrive.errors import EventNotFound, Refused
 from redrive.event import Event, Status
 from redrive.group import Group
+from redrive.instant import from_micros
 from redrive.operate import views
+from redrive.payload import check_whole
 from redrive.redrive import Plan, Redriving
-from redrive.selection import parse
+from redrive.replay import Mark, check_actor, check_reason, mark
+from redrive.selection import Selection, dead_letters, parse
+from redrive.setting import APPROVAL_ABOVE, Setting
+from redrive.shadow import Shadow
 from redrive.store.base import EventFilter, Purge
 
 Verb = Literal["replay", "discard", "restore", "cancel"]
@@ -25,6 +31,10 @@ DONE: Final[dict[Verb, str]] = {
 }  # fmt: skip
 
 _BATCH: Final = 1_000
+_CHUNK: Final = 500
+_CHUNK_BYTES: Final = 4_194_304
+_MOST_BAD: Final = 20
+_DISCARDED: Final = parse("discarded:yes")
 _DRY_RUN_LIMIT: Final = 100_000
 
 
@@ -49,21 +59,202 @@ class Done:
 
 
 async def act(
-    app: Redrive, verb: Verb, events: Sequence[Event], *, by: str, reason: str, generation: int | None = None
+    app: Redrive, verb: Literal["discard", "restore", "cancel"], events: Sequence[Event], *, by: str, reason: str
 ) -> list[Done]:
     """Do the same to each of the events."""
-    return [await _one(app, verb, event, by, reason, generation) for event in events]
+    acts = {"discard": app.discard, "restore": app.restore, "cancel": app.cancel}
+    return [await _done(event, verb, acts[verb](event.id, by=by, reason=reason)) for event in events]
 
 
-async def _one(app: Redrive, verb: Verb, event: Event, by: str, reason: str, generation: int | None) -> Done:
+async def replay(
+    app: Redrive, events: Sequence[Event], *, by: str, reason: str, generation: int | None = None,
+    payloads: Mapping[UUID, Any] | None = None,
+) -> list[Done]:  # fmt: skip
+    """Replay each of the events, those in ``payloads`` with an edited one."""
+    limit = await approval_limit(app)
+    if limit is not None and len(events) > limit:
+        raise Refused(
+            f"{len(events):,} events are more than the {limit:,} that need no second person: "
+            "`redrive plan` makes a plan of them that somebody else can approve"
+        )
+    return [
+        await _done(
+            event, "replay",
+            app.replay(event.id, by=by, reason=reason, generation=generation,
+                       payload=UNCHANGED if payloads is None else payloads[event.id], cycle=event.cycle),
+        )
+        for event in events
+    ]  # fmt: skip
+
+
+async def _done(event: Event, verb: Verb, doing: Awaitable[None]) -> Done:
     try:
-        if verb == "replay":
-            await app.replay(event.id, by=by, reason=reason, generation=generation)
-        else:
-            await getattr(app, verb)(event.id, by=by, reason=reason)
+        await doing
     except (Refused, EventNotFound) as error:
         return Done(event, verb, str(error))
     return Done(event, verb)
+
+
+# --- trying ---
+
+
+@dataclass(frozen=True, slots=True)
+class Shadowed:
+    """How one event would end; ``refused`` says why that cannot be tried."""
+
+    event: Event
+    shadow: Shadow | None
+    refused: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain dict."""
+        shadow = self.shadow
+        return {
+            "id": str(self.event.id),
+            "type": self.event.type,
+            "target": self.event.target,
+            "would": None if shadow is None else shadow.would,
+            "error": None if shadow is None else shadow.error,
+            "error_class": None if shadow is None else shadow.error_class,
+            "published": [] if shadow is None else [{"type": each, "payload": what} for each, what in shadow.published],
+            "refused": self.refused or None,
+        }
+
+
+async def shadow(app: Redrive, events: Sequence[Event], *, force: bool = False) -> list[Shadowed]:
+    """Run each event's handler in a transaction that is rolled back; nothing of it is on the trail."""
+    return [await _shadowed(app, event, force=force) for event in events]
+
+
+async def _shadowed(app: Redrive, event: Event, *, force: bool) -> Shadowed:
+    try:
+        return Shadowed(event, await app.shadow(event.id, force=force))
+    except (Refused, EventNotFound) as error:
+        return Shadowed(event, None, str(error))
+
+
+# --- discarding and restoring many ---
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """Dead letters that a selection means, as they were counted at ``until``."""
+
+    selection: Selection
+    count: int
+    until: datetime
+
+    @property
+    def sentence(self) -> str:
+        """Say what is meant, with its count."""
+        return self.selection.sentence(self.until, self.count)
+
+
+async def matched(app: Redrive, verb: Mark, selection: str) -> Matched:
+    """Count what would be discarded or restored."""
+    await app.open()
+    discarded = verb == "restore"
+    said = parse(selection).terms
+    wanted = dead_letters(Selection((*said, *_DISCARDED.terms) if discarded else said))
+    clauses, values = _where(app, wanted, app.clock.now())
+    (row,) = await app.store.ask("dead_letters_count", clauses=clauses, discarded=discarded, **values)
+    until = from_micros(row["now"]) if isinstance(row["now"], int) else row["now"]
+    return Matched(wanted, row["n"], until)
+
+
+async def mark_all(app: Redrive, verb: Mark, what: Matched, *, by: str, reason: str) -> AsyncGenerator[int]:
+    """Discard or restore what was counted, a transaction for each few hundred; yields how many are done.
+
+    What came in since is left alone, and so is what is no longer meant.
+    """
+    clauses, values = _where(app, what.selection, what.until)
+    done, after = 0, UUID(int=0)
+    while True:
+        marked = await mark(
+            app.store, verb, clauses=clauses, values=values, by=by, reason=reason, limit=_CHUNK, until=what.until,
+            after=after,
+        )  # fmt: skip
+        done += len(marked)
+        yield done
+        if len(marked) < _CHUNK:
+            return
+        after = marked[-1]
+        await app.clock.sleep(0.01)  # leave room for the work itself
+
+
+def _where(app: Redrive, selection: Selection, now: datetime) -> tuple[list[str], dict[str, Any]]:
+    return selection.where("postgres" if app.store.name == "postgres" else "sqlite", now)
+
+
+# --- taking in ---
+
+
+@dataclass(slots=True)
+class Imported:
+    """What came of a file of dead letters; ``bad`` are the first lines that are none, by number."""
+
+    lines: int = 0
+    imported: int = 0
+    already: int = 0
+    bad_count: int = 0
+    bad: list[tuple[int, str]] = field(default_factory=list)
+
+
+async def check_letters(lines: Iterable[bytes]) -> Imported:
+    """Read all lines and take nothing in."""
+    found = Imported()
+    for _ in _letters(lines, found):
+        pass
+    return found
+
+
+async def import_letters(
+    app: Redrive, lines: Iterable[bytes], *, by: str, reason: str, dry_run: bool = False
+) -> AsyncIterator[Imported]:
+    """Take dead letters in, a transaction for each few hundred; lines that are none are passed over and counted.
+
+    An event that is here already is left alone, so that the same lines can be taken in again after a failure.
+    """
+    who, why = check_actor(by, "import"), check_reason(reason, "import")
+    await app.open()
+    came = Imported()
+    for rows in _chunks(_letters(lines, came)):
+        if dry_run:
+            new = len({row["id"] for row in rows}) - await letters.known(app.store, [row["id"] for row in rows])
+        else:
+            new = await letters.take_in(app.store, rows, by=who, reason=why)
+        came.imported += new
+        came.already += len(rows) - new
+        yield came
+    yield came
+
+
+def _letters(lines: Iterable[bytes], found: Imported) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        found.lines += 1
+        try:
+            row = letters.read(line)
+        except letters.BadLetter as error:
+            found.bad_count += 1
+            if len(found.bad) < _MOST_BAD:
+                found.bad.append((number, str(error)))
+            continue
+        yield row
+
+
+def _chunks(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    chunk: list[dict[str, Any]] = []
+    size = 0
+    for row in rows:
+        chunk.append(row)
+        size += len(row["payload"]) + len(row["failure_history"]) + len(row["last_error"] or "")
+        if len(chunk) >= _CHUNK or size >= _CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 async def purge(
@@ -132,6 +323,28 @@ async def plan(app: Redrive, selection: str, *, by: str, unsafe: bool = False) -
     return planned if planned.redrive.total else None
 
 
+async def approval_limit(app: Redrive) -> int | None:
+    """Say how many events may be redriven without a second person: the stricter of the database and the app."""
+    found = await approval(app)
+    limits = [app.approval_above, None if found is None else found.value]
+    return min((each for each in limits if each is not None), default=None)
+
+
+async def approval(app: Redrive) -> Setting | None:
+    """Read what the database says for everybody; nothing when nobody ever said anything."""
+    await app.open()
+    return await setting.get(app.store, APPROVAL_ABOVE)
+
+
+async def set_approval(app: Redrive, above: int | None, *, by: str, reason: str) -> Setting:
+    """Say for everybody above how many events a redrive needs a second person; none: it never does."""
+    if above is not None and check_whole(above, "above") < 1:
+        raise Refused("a single replay needs no second person: the least that can be said is 1")
+    await app.open()
+    who, why = check_actor(by, "set"), check_reason(reason, "set")
+    return await setting.put(app.store, APPROVAL_ABOVE, above, by=who, reason=why)
+
+
 async def pause(app: Redrive, standing: Redriving, *, by: str, reason: str) -> Redriving:
     """Release nothing more until ``resume``."""
     if standing.state != "running":
@@ -166,7 +379,9 @@ async def describe(
     )
 
 
-async def rebuild_groups(app: Redrive) -> dict[str, int]:
-    """Count every group anew; what is returned was wrong, with its right count."""
+async def rebuild_groups(app: Redrive, *, dry_run: bool = False) -> dict[str, int]:
+    """Count every group anew; what is returned was wrong, with its right count. ``dry_run`` changes nothing."""
     await app.open()
+    if dry_run:
+        return {each.fingerprint: each.counted for each in await group.miscounts(app.store)}
     return await group.rebuild(app.store)

@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
+from redrive import group
 from redrive.app import Redrive
 from redrive.duration import format_duration
 from redrive.errors import RedriveError
@@ -206,7 +207,7 @@ async def _unserved(app: Redrive) -> Check:
     now = await _now(app)
     here = [each for each in await views.workers(app) if alive(each, now)]
     served = {(queue, target) for each in here for queue in each.queues for target in each.targets}
-    waiting = await app.store.events(EventFilter(status=Status.PENDING, limit=_SAMPLE))
+    waiting = await app.events(EventFilter(status=Status.PENDING, limit=_SAMPLE))
     orphans = Counter(event.target for event in waiting if (event.queue, event.target) not in served)
     if not orphans or not here:
         return _ok("targets", "every event that waits has a worker" if here else "no worker to compare with")
@@ -218,10 +219,34 @@ async def _unserved(app: Redrive) -> Check:
     )
 
 
+async def _generations(app: Redrive) -> Check:
+    left = [each for each in await views.unserved(app) if each.generation]
+    if not left:
+        return _ok("generations", "every generation that waits has a worker")
+    some = ", ".join(f"generation {each.generation} in queue {each.queue} ({each.waiting:,})" for each in left[:5])
+    return _problem(
+        "generations",
+        f"no live worker serves {some}",
+        f"serve them: `redrive worker APP --generation {left[0].generation} --drain`, or cancel them",
+    )
+
+
+async def _ordering_keys(app: Redrive) -> Check:
+    held = await app.held_keys(limit=1)
+    if not held:
+        return _ok("ordering keys", "none is held up by a dead letter")
+    oldest = held[0]
+    return _warning(
+        "ordering keys",
+        f"dead letters hold up keys: {oldest.ordering_key} of {oldest.target} since {oldest.since:%Y-%m-%d %H:%M} UTC",
+        "replay, release or skip their heads: `redrive keys ls`",
+    )
+
+
 async def _expired(app: Redrive) -> Check:
     now = await _now(app)
     sessions = {each.id: each for each in await views.workers(app)}
-    held = await app.store.events(EventFilter(status=Status.IN_FLIGHT, limit=_SAMPLE))
+    held = await app.events(EventFilter(status=Status.IN_FLIGHT, limit=_SAMPLE))
     gone = [
         event for event in held
         if event.session_id is None or event.session_id not in sessions or not alive(sessions[event.session_id], now)
@@ -268,6 +293,15 @@ async def _dead_letters(app: Redrive) -> Check:
     return _warning("dead letters", f"{count} in quarantine", "look at them: `redrive dlq ls`")
 
 
+async def _groups(app: Redrive) -> Check:
+    wrong = await group.miscounts(app.store)
+    if not wrong:
+        return _ok("groups", "every group counts its dead letters right")
+    missing = sum(each.dead_count is None for each in wrong)
+    what = f"wrong counts: {len(wrong) - missing:,}, missing groups: {missing:,}"
+    return _warning("groups", what, "count them anew: `redrive groups rebuild`")
+
+
 async def _retention(app: Redrive) -> Check:
     kept = app.retention
     if kept.delivered is None:
@@ -293,9 +327,12 @@ _ABOUT_THE_STORE: Final[dict[str, tuple[_Named, ...]]] = {
 _ABOUT_THE_WORK: Final[tuple[_Named, ...]] = (
     ("workers", _workers),
     ("targets", _unserved),
+    ("generations", _generations),
     ("leases", _expired),
     ("backlog", _backlog),
     ("dependencies", _dependencies),
     ("dead letters", _dead_letters),
+    ("groups", _groups),
+    ("ordering keys", _ordering_keys),
     ("retention", _retention),
 )

@@ -19,7 +19,7 @@ from redrive.errors import EventNotFound, RedriveError
 from redrive.event import Event, FailureCycle, Status, TrailEntry
 from redrive.group import Group, Skew, skew
 from redrive.instant import from_micros, iso
-from redrive.redrive import Plan, Redriving
+from redrive.redrive import Plan, Redriving, redriving_from
 from redrive.selection import Selection, parse
 from redrive.store.base import EventFilter, Session
 
@@ -28,11 +28,13 @@ _PAGE: Final = 200
 _ID_CHARACTERS: Final = re.compile(r"[0-9a-f-]{1,36}")
 _DIGITS_OF_AN_ID: Final = 32
 _FINGERPRINT: Final = re.compile(r"(?:[0-9]+:)?([0-9a-f]{1,16})")
+_WHOLE_FINGERPRINT: Final = re.compile(r"[0-9]+:[0-9a-f]{16}")
 _ITEMS_PAGE: Final = 2_000
 _COMPARED: Final = 500
-_REDRIVES_SEARCHED: Final = 50
 _PAST_REDRIVES: Final = 10
+_GROUPS_REPORTED: Final = 50
 _SAMPLES_SEARCHED: Final = 200
+_HELD_SHOWN: Final = 100
 
 
 class Ambiguous(RedriveError):
@@ -73,14 +75,13 @@ async def pages(app: Redrive, wanted: EventFilter, at_most: int | None = None) -
     """Walk through all events of a filter, newest first, a page at a time."""
     left = at_most
     while left is None or left > 0:
-        size = _PAGE if left is None else min(_PAGE, left)
-        page = await app.events(replace(wanted, limit=size))
-        for event in page:
+        page = await app.page(replace(wanted, limit=_PAGE if left is None else min(_PAGE, left)))
+        for event in page.events:
             yield event
-        if len(page) < size:
+        if page.before is None:
             return
-        left = None if left is None else left - size
-        wanted = replace(wanted, before=page[-1].id)
+        left = None if left is None else left - len(page.events)
+        wanted = replace(wanted, before=page.before)
 
 
 def dead_letters(wanted: EventFilter) -> EventFilter:
@@ -93,7 +94,24 @@ def narrowed(app: Redrive, wanted: EventFilter, selection: Selection) -> EventFi
     clauses, values = selection.where("postgres" if app.store.name == "postgres" else "sqlite", app.clock.now())
     says = any(term.field == "discarded" for term in selection.terms)
     discarded = None if says and not wanted.discarded else wanted.discarded
-    return replace(wanted, discarded=discarded, clauses=tuple(clauses), values=values)
+    served = {name: value for name, value in _served(selection).items() if getattr(wanted, name) is None}
+    return replace(wanted, discarded=discarded, clauses=tuple(clauses), values=values, **served)
+
+
+def _served(selection: Selection) -> dict[str, Any]:
+    """Find the terms that an index serves: they say which rows are walked through, not only which are shown."""
+    found: dict[str, Any] = {}
+    for term in selection.terms:
+        if term.negated or term.op != ":" or len(term.values) > 1:
+            continue
+        value = term.values[0]
+        if term.field == "status":
+            found["status"] = Status(value)
+        elif term.field == "corr" and value.is_exact:
+            found["correlation_id"] = value.parts[0]
+        elif term.field == "group" and value.is_exact and _WHOLE_FINGERPRINT.fullmatch(value.parts[0]):
+            found["fingerprint"] = value.parts[0]
+    return found
 
 
 async def selected(app: Redrive, selection: str, *, limit: int = 50, before: UUID | None = None) -> list[Event]:
@@ -187,11 +205,21 @@ class _Story:
     def _cancelled(self, facts: Mapping[str, Any], entry: TrailEntry) -> tuple[str, str]:
         return f"cancelled by {entry.actor} while {facts.get('was')}", str(facts.get("reason") or "")
 
+    def _edited(self, facts: Mapping[str, Any], entry: TrailEntry) -> tuple[str, str]:
+        return f"payload edited by {entry.actor}; the original is revision {facts.get('revision')}", ""
+
+    def _imported(self, facts: Mapping[str, Any], entry: TrailEntry) -> tuple[str, str]:
+        self._cycle = self._event.cycle
+        return f"imported by {entry.actor}", str(facts.get("reason") or "")
+
     def _discarded(self, facts: Mapping[str, Any], entry: TrailEntry) -> tuple[str, str]:
         return f"discarded by {entry.actor}", str(facts.get("reason") or "")
 
     def _restored(self, facts: Mapping[str, Any], entry: TrailEntry) -> tuple[str, str]:
         return f"restored by {entry.actor}", str(facts.get("reason") or "")
+
+    def _key_released(self, facts: Mapping[str, Any], entry: TrailEntry) -> tuple[str, str]:
+        return f"told by {entry.actor} to hold up its ordering key no longer", str(facts.get("reason") or "")
 
     def ending(self, worker: str) -> list[Step]:
         """Say what the row knows and the trail does not: delivered, running, or still to come."""
@@ -202,6 +230,8 @@ class _Story:
             return [Step(event.due_at, "in-flight", f"attempt {event.attempts} is running", worker)]
         if event.status is Status.PENDING:
             return [Step(event.due_at, "due", f"attempt {event.attempts + 1} is due")]
+        if event.status is Status.BLOCKED and event.blocked_on is None:
+            return [Step(event.due_at, "blocked", f"waits for an earlier event with the key {event.ordering_key}")]
         return []
 
 
@@ -238,7 +268,36 @@ async def live_workers(app: Redrive) -> list[Session]:
 async def overview(app: Redrive) -> dict[str, Any]:
     """Answer what an operator asks first: how many stand where, who works, how old the backlog is."""
     await app.open()
-    return dict(await app.store.overview())
+    return {**await app.store.overview(), "needs_a_person": await needs_a_person(app)}
+
+
+@dataclass(frozen=True, slots=True)
+class Unserved:
+    """Pending events of a queue and a generation that no worker takes (counted up to 10,001 a priority)."""
+
+    queue: str
+    generation: int
+    waiting: int
+
+
+async def unserved(app: Redrive) -> list[Unserved]:
+    """List what waits for a worker that is not there."""
+    await app.open()
+    return [Unserved(**row) for row in await app.store.ask("unserved")]
+
+
+async def needs_a_person(app: Redrive) -> list[str]:
+    """Say what will not go on by itself, a sentence each."""
+    told = [
+        f"{each.waiting:,} events of generation {each.generation} wait in queue {each.queue}, and no worker serves them"
+        for each in await unserved(app)
+        if each.generation
+    ]
+    held = len(await app.held_keys(limit=_HELD_SHOWN + 1))
+    if held:
+        many = f"more than {_HELD_SHOWN}" if held > _HELD_SHOWN else f"{held}"
+        told.append(f"{many} ordering {'key is' if held == 1 else 'keys are'} held up by a dead letter")
+    return told
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,18 +403,9 @@ async def group_story(app: Redrive, group: Group) -> GroupStory:
 
 
 async def _redrives_of(app: Redrive, group: Group) -> list[tuple[Redriving, int]]:
-    """Find the latest redrives with members of a group, and how many members; looks at the newest 50 only."""
-    found = []
-    for each in await app.redrivings(limit=_REDRIVES_SEARCHED):
-        if each.started_at is None or each.started_at < group.first_seen_at:
-            continue
-        parts = await app.store.ask("redrive_breakdown", id=each.id)
-        members = sum(part["n"] for part in parts if part["fingerprint"] == group.fingerprint)
-        if members:
-            found.append((each, members))
-        if len(found) == _PAST_REDRIVES:
-            break
-    return found
+    """Find the latest redrives with members of a group, and how many members."""
+    rows = await app.store.ask("group_redrives", fingerprint=group.fingerprint, limit=_PAST_REDRIVES)
+    return [(redriving_from(row), row["members"]) for row in rows]
 
 
 def group_json(group: Group) -> dict[str, Any]:
@@ -457,15 +507,15 @@ class Report:
 
 
 async def report(app: Redrive, standing: Redriving) -> Report:
-    """Count the members of a redrive by group and outcome. Walks through all of them."""
+    """Count the members of a redrive by group and outcome; names the largest 50 groups."""
     counts: dict[str | None, Counter[str]] = {}
     ineligible: Counter[str] = Counter()
     skipped: Counter[str] = Counter()
-    async for item in items(app, standing.id):
-        counts.setdefault(item.fingerprint, Counter())[item.state] += 1
-        if item.state in ("ineligible", "skipped"):
-            (skipped if item.state == "skipped" else ineligible)[item.reason or "no reason was noted"] += 1
-    largest = sorted(counts.items(), key=lambda each: -each[1].total())
+    for row in await app.store.ask("redrive_report", id=standing.id):
+        counts.setdefault(row["fingerprint"], Counter())[row["state"]] += row["n"]
+        if row["state"] in ("ineligible", "skipped"):
+            (skipped if row["state"] == "skipped" else ineligible)[row["reason"] or "no reason was noted"] += row["n"]
+    largest = sorted(counts.items(), key=lambda each: -each[1].total())[:_GROUPS_REPORTED]
     groups = [(fingerprint, await _group_or_none(app, fingerprint), states) for fingerprint, states in largest]
     return Report(standing, groups, dict(ineligible.most_common()), dict(skipped.most_common()))
 

@@ -17,8 +17,10 @@ from typing import Any, Final, Protocol
 from uuid import UUID
 
 from redrive.clock import Clock
-from redrive.errors import Refused, SchemaMissing, SchemaTooNew
+from redrive.errors import SchemaMissing, SchemaTooNew
 from redrive.event import Event, FailureCycle, NewEvent, Published, Settlement, Status, TrailEntry
+from redrive.instant import from_micros
+from redrive.store.sql import Clauses
 
 Row = Sequence[Any]
 
@@ -37,10 +39,11 @@ EVENT_COLUMNS: Final = (
     "deleted_at", "blocked_on", "deferred_count", "degraded",
 )  # fmt: skip
 
-_ID_DIGITS: Final = 32
+Entry = tuple[UUID | None, str, str, str, Mapping[str, Any]]
+"""What goes on the trail: of which event if of one, its kind, the event's source, who, and the facts."""
 
-Lane = tuple[str, int]
-"""A queue and a priority: events of one lane are claimed in the order of their due time."""
+Lane = tuple[str, int, int]
+"""A queue, a priority and a generation: events of one lane are claimed in the order of their due time."""
 
 
 @dataclass(slots=True)
@@ -61,6 +64,11 @@ class Finished:
         ids += [settlement.id for settlement in self.settlements]
         return ids + [row[ID] for row, _ in self.put_back]
 
+    @property
+    def frees_a_key(self) -> bool:
+        """Whether the next of an ordering key may go once this is written."""
+        return any(row[ORDERING_KEY] is not None for row in self.delivered) or any(s.passed for s in self.settlements)
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -68,6 +76,8 @@ class Turn:
 
     claimed: Sequence[Row]
     refused: Sequence[Any] = ()  # ids as the store gave them
+    more: bool = False  # as many were found as were wanted: there may be more
+    held: bool = False  # some could not be taken because of their ordering key: look again soon
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +108,7 @@ class EventFilter:
     error_class: str | None = None
     retry_key: str | None = None
     correlation_id: str | None = None
+    fingerprint: str | None = None
     id_prefix: str | None = None
     before: UUID | None = None
     discarded: bool | None = False  # none: both
@@ -129,12 +140,13 @@ class Transaction(Protocol):
     async def mark_handled(self, target: str, idempotency_key: str, event_id: Any) -> bool: ...
     async def deliver(self, event_id: Any, fence: int) -> bool: ...
     async def settle(self, settlements: Sequence[Settlement], *, chain: str, actor: str) -> set[Any]: ...
-    async def run(self, verb: str, clauses: Sequence[str] = (), **values: Any) -> list[dict[str, Any]]: ...
+    async def run(self, verb: str, clauses: Clauses = (), **values: Any) -> list[dict[str, Any]]: ...
     async def release(
         self, redrive_id: UUID, *, limit: int, stage: int, priority: int | None, chain: str
     ) -> list[tuple[UUID, str | None]]: ...
     async def note_outcomes(self, redrive_id: UUID) -> None: ...
-    async def note(self, kind: str, actor: str, facts: Mapping[str, Any]) -> None: ...
+    async def note(self, kind: str, actor: str, facts: Mapping[str, Any], event_id: UUID | None = None) -> None: ...
+    async def record(self, entries: Sequence[Entry]) -> None: ...
 
 
 class Store(Protocol):
@@ -167,23 +179,21 @@ class Store(Protocol):
     def wakes(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[None]: ...
 
     async def replay(
-        self, event_id: UUID, *, generation: int | None, by: str, reason: str, payload: str | None = None
-    ) -> None: ...
+        self, event_id: UUID, *, generation: int | None, by: str, reason: str, payload: str | None = None,
+        cycle: int | None = None,
+    ) -> None: ...  # fmt: skip
     async def cancel(self, event_id: UUID, *, by: str, reason: str) -> None: ...
-    async def discard(self, event_id: UUID, *, by: str, reason: str) -> None: ...
-    async def restore(self, event_id: UUID, *, by: str, reason: str) -> None: ...
     async def purge(
         self, *, ended_before: datetime | None, failed_before: datetime | None, handled_before: datetime | None,
         by: str, dry_run: bool, limit: int,
     ) -> Purge: ...  # fmt: skip
 
-    async def ask(self, verb: str, clauses: Sequence[str] = (), **values: Any) -> list[dict[str, Any]]: ...
+    async def ask(self, verb: str, clauses: Clauses = (), **values: Any) -> list[dict[str, Any]]: ...
     async def event(self, event_id: UUID) -> Event | None: ...
-    async def events(self, wanted: EventFilter) -> list[Event]: ...
     async def counts(self) -> dict[tuple[str, str], int]: ...
     async def overview(self) -> Mapping[str, Any]: ...
     def trail(self, event_id: UUID | None = None) -> AsyncIterator[TrailEntry]: ...
-    async def write_trail(self, entries: Sequence[tuple[UUID | None, str, str, str, Mapping[str, Any]]]) -> None: ...
+    async def write_trail(self, entries: Sequence[Entry]) -> None: ...
 
 
 class Claims(Protocol):
@@ -193,6 +203,11 @@ class Claims(Protocol):
     async def next_due(self) -> float | None: ...
     async def forget(self, held: Iterable[Any]) -> int: ...
     async def close(self) -> None: ...
+
+
+def edited_meanwhile(event_id: UUID) -> str:
+    """Explain why an edit was not taken."""
+    return f"event {event_id} was replayed by somebody else while it was edited: look at it again, and edit it anew"
 
 
 def judge_schema(place: str, found: int, newest: int) -> None:
@@ -205,59 +220,11 @@ def judge_schema(place: str, found: int, newest: int) -> None:
         raise SchemaMissing(f"{place} has schema version {found} of {newest}: run `redrive migrate`")
 
 
-def refusal(verb: str, event: Event) -> str:
-    """Explain why a dead letter could not be discarded or restored."""
-    if event.status is not Status.FAILED:
-        return (
-            f"event {event.id} is {event.status}: only a dead letter can be {verb}{'d' if verb.endswith('e') else 'ed'}"
-        )
-    if verb == "discard":
-        return f"event {event.id} was discarded already"
-    return f"event {event.id} is not discarded: there is nothing to restore"
+def event_from(row: Mapping[str, Any]) -> Event:
+    """Build the read view of an event from a row of either store that has ``EVENT_COLUMNS``."""
 
-
-def filter_clauses(wanted: EventFilter) -> tuple[list[str], dict[str, Any]]:
-    """Turn a filter into conditions and their values. Column names are ours, values are always bound."""
-    clauses: list[str] = []
-    values: dict[str, Any] = {}
-    for name in ("status", "type", "target", "error_class", "retry_key"):
-        value = getattr(wanted, name)
-        if value is not None:
-            # A type or target may end in ``*``; the status is written out so that partial indexes can serve.
-            if name == "status":
-                clauses.append(f"and status = '{Status(value)}'")
-            elif value.endswith("*"):
-                clauses.append(f"and substr({name}, 1, {len(value) - 1}) = :{name}")
-                values[name] = value[:-1]
-            else:
-                clauses.append(f"and {name} = :{name}")
-                values[name] = value
-    if wanted.correlation_id is not None:
-        clauses.append("and (correlation_id = :correlation_id or cast(id as text) = :correlation_id)")
-        values["correlation_id"] = wanted.correlation_id
-    if wanted.id_prefix is not None:
-        clauses.append("and id between :first_id and :last_id")
-        digits = wanted.id_prefix.replace("-", "").lower()
-        if not digits or len(digits) > _ID_DIGITS or not set(digits) <= set("0123456789abcdef"):
-            raise Refused(f"{wanted.id_prefix!r} is not the beginning of an event id: those are hexadecimal")
-        values["first_id"], values["last_id"] = UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
-    if wanted.before is not None:
-        clauses.append("and id < :before")
-        values["before"] = wanted.before
-    if wanted.discarded is not None:
-        clauses.append(f"and deleted_at is {'not null' if wanted.discarded else 'null'}")
-    clauses += wanted.clauses
-    values.update(wanted.values)
-    clauses.append("order by id desc limit :limit")
-    values["limit"] = wanted.limit
-    return clauses, values
-
-
-def event_from(row: Mapping[str, Any], instant: Callable[[Any], datetime]) -> Event:
-    """Build the read view of an event from a row that has ``EVENT_COLUMNS``."""
-
-    def at(name: str) -> datetime | None:
-        return None if row[name] is None else instant(row[name])
+    def instant(value: Any) -> Any:
+        return from_micros(value) if isinstance(value, int) else value
 
     values = {name: row[name] for name in EVENT_COLUMNS}
     history = values["failure_history"]
@@ -268,12 +235,8 @@ def event_from(row: Mapping[str, Any], instant: Callable[[Any], datetime]) -> Ev
         payload=json.loads(row["payload"]),
         headers=json.loads(row["headers"]),
         status=Status(row["status"]),
-        due_at=instant(row["due_at"]),
-        created_at=instant(row["created_at"]),
-        first_failed_at=at("first_failed_at"),
-        ended_at=at("ended_at"),
-        deleted_at=at("deleted_at"),
         safe_to_retry=None if row["safe_to_retry"] is None else bool(row["safe_to_retry"]),
         failure_history=tuple(FailureCycle.from_json(cycle) for cycle in json.loads(history)),
+        **{name: instant(row[name]) for name in EVENT_COLUMNS if name.endswith("_at")},
     )
     return Event(**values)

@@ -38,17 +38,16 @@ from redrive.store.base import (
     PRIORITY,
     SOURCE,
     SUBJECT,
-    EventFilter,
+    Entry,
     Finished,
     Lane,
     Purge,
     Row,
     Session,
     Turn,
+    edited_meanwhile,
     event_from,
-    filter_clauses,
     judge_schema,
-    refusal,
 )
 from redrive.store.rows import (
     first_of_each_key,
@@ -58,7 +57,7 @@ from redrive.store.rows import (
     published_from,
     unanswered,
 )
-from redrive.store.sql import Statement, load, migrations, with_clauses
+from redrive.store.sql import Clauses, Statement, load, migrations, with_clauses
 from redrive.store.watermark import Watermark
 
 T = TypeVar("T")
@@ -112,6 +111,7 @@ _MEANINGS: Final[tuple[tuple[tuple[type[Exception], ...], type[RedriveError], st
 )
 
 
+_ONE_OF_A_KEY: Final = "outbox_key_in_flight"
 _IN_ORDER: Final = itemgetter(PRIORITY, DUE_AT)
 
 
@@ -299,9 +299,9 @@ class PostgresStore:
             connection = await self._pool.take(self._call_seconds)
         try:
             async with connection.transaction():
-                yield PostgresTransaction(connection, self._now(), notify=self.notify)
+                yield PostgresTransaction(connection, self._now(), self._place, notify=self.notify)
             await connection.reset(timeout=self._call_seconds)  # a handler may have set something for its session
-        except (*_UNAVAILABLE, asyncio.CancelledError):
+        except (*_UNAVAILABLE, StoreUnavailable, asyncio.CancelledError):
             connection.terminate()
             raise
         finally:
@@ -401,15 +401,22 @@ class PostgresStore:
     # What operators do
 
     async def replay(
-        self, event_id: UUID, *, generation: int | None, by: str, reason: str, payload: str | None = None
-    ) -> None:
-        """Replay a dead letter, with an edited payload if one is given: both or neither."""
+        self, event_id: UUID, *, generation: int | None, by: str, reason: str, payload: str | None = None,
+        cycle: int | None = None,
+    ) -> None:  # fmt: skip
+        """Replay a dead letter, with an edited payload if one is given: both or neither.
+
+        An edit made of the payload of an earlier ``cycle`` is refused: it would undo what somebody else has edited.
+        """
         if payload is not None:
             with translating(self._place):
                 async with self.transaction() as tx:
-                    await tx.run("payload_revise", id=event_id, payload=payload, by=by, reason=reason)
+                    revise: dict[str, Any] = {"id": event_id, "payload": payload, "by": by, "reason": reason}
+                    revised = await tx.run("payload_revise", **revise, cycle=cycle)
                     values: dict[str, Any] = {"id": event_id, "generation": generation, "by": by, "reason": reason}
                     await tx.run("replay", **values)
+                    if not revised:
+                        raise Refused(edited_meanwhile(event_id))
             return
         await self._fetch(
             "replay",
@@ -422,19 +429,6 @@ class PostgresStore:
 
     async def cancel(self, event_id: UUID, *, by: str, reason: str) -> None:
         await self._fetch("cancel", id=event_id, by=by, reason=reason, now=self._now())
-
-    async def discard(self, event_id: UUID, *, by: str, reason: str) -> None:
-        await self._mark("discard", event_id, by, reason)
-
-    async def restore(self, event_id: UUID, *, by: str, reason: str) -> None:
-        await self._mark("restore", event_id, by, reason)
-
-    async def _mark(self, verb: str, event_id: UUID, by: str, reason: str) -> None:
-        if not await self._fetch(verb, id=event_id, by=by, reason=reason, now=self._now()):
-            event = await self.event(event_id)
-            if event is None:
-                raise EventNotFound(f"there is no event {event_id}")
-            raise Refused(refusal(verb, event))
 
     async def purge(
         self, *, ended_before: datetime | None, failed_before: datetime | None, handled_before: datetime | None,
@@ -454,7 +448,8 @@ class PostgresStore:
                 if before is None:
                     return 0
                 query = _sql("purge_failed")
-                rows = await connection.fetch(query.numbered, *query.values({"before": before, "limit": limit}))
+                values = {"before": before, "limit": limit, "now": self._now()}
+                rows = await connection.fetch(query.numbered, *query.values(values))
                 counted = [row[0] for row in rows if row[0] is not None]
                 await connection.execute(_sql("group_uncount").numbered, counted)
                 return len(rows)
@@ -482,7 +477,7 @@ class PostgresStore:
 
     # What operators see
 
-    async def ask(self, verb: str, clauses: Sequence[str] = (), **values: Any) -> list[dict[str, Any]]:
+    async def ask(self, verb: str, clauses: Clauses = (), **values: Any) -> list[dict[str, Any]]:
         """Run one of our statements outside any transaction."""
         query = with_clauses(_sql(verb), clauses)
         with translating(self._place):
@@ -495,15 +490,7 @@ class PostgresStore:
         text = _sql("event").numbered.format(columns=", ".join(EVENT_COLUMNS))
         with translating(self._place):
             row = await self._run(lambda connection: connection.fetchrow(text, event_id))
-        return None if row is None else event_from(row, _same)
-
-    async def events(self, wanted: EventFilter) -> list[Event]:
-        clauses, values = filter_clauses(wanted)
-        query = _sql("events").extended(*clauses)
-        text = query.numbered.format(columns=", ".join(EVENT_COLUMNS))
-        with translating(self._place):
-            rows = await self._run(lambda connection: connection.fetch(text, *query.values(values)))
-        return [event_from(row, _same) for row in rows]
+        return None if row is None else event_from(row)
 
     async def counts(self) -> dict[tuple[str, str], int]:
         return {(row[0], row[1]): row[2] for row in await self._fetch("counts")}
@@ -525,7 +512,7 @@ class PostgresStore:
                 return
             chain, seq = rows[-1][0], rows[-1][1]
 
-    async def write_trail(self, entries: Sequence[tuple[UUID | None, str, str, str, Mapping[str, Any]]]) -> None:
+    async def write_trail(self, entries: Sequence[Entry]) -> None:
         with translating(self._place):
             await self._run(lambda connection: _write_trail(connection, self._now(), entries))
 
@@ -536,8 +523,9 @@ class PostgresClaims:
     def __init__(self, store: PostgresStore, session_id: UUID, lanes: Sequence[Lane], actor: str) -> None:
         self._store = store
         self._session_id = session_id
-        self._queues = [queue for queue, _ in lanes]
-        self._priorities = [priority for _, priority in lanes]
+        self._queues = [queue for queue, _, _ in lanes]
+        self._priorities = [priority for _, priority, _ in lanes]
+        self._generations = [generation for _, _, generation in lanes]
         self._actor = actor
         self._watermark = Watermark(lanes)
         self._connection: asyncpg.Connection[Any] | None = None
@@ -564,34 +552,44 @@ class PostgresClaims:
             refused += await self._put_back(connection, finished.put_back)
             finished.put_back.clear()
         delivered = finished.delivered
-        query = _sql("turn")
         clock = self._store.clock
         began = clock.monotonic()
-        rows = await connection.fetch(
-            query.numbered,
-            *query.values(
-                {
-                    "now": clock.database_now(),
-                    "ids": [row[ID] for row in delivered],
-                    "fences": [row[FENCE] for row in delivered],
-                    "session": self._session_id,
-                    "queues": self._queues,
-                    "priorities": self._priorities,
-                    "starts": self._watermark.starts(began),
-                    "want": want,
-                }
-            ),
-        )
+        looked_for, found = await self._settle_and_claim(connection, delivered, want, self._watermark.starts(began))
         ended = clock.monotonic()
-        meta = rows.pop()  # `union all` keeps the order: the row without id is the last
-        rows.sort(key=_IN_ORDER)
-        if want > 0:
+        meta = found.pop()  # `union all` keeps the order: the last row is about the look itself
+        if looked_for > 0:
             xids = (int(meta[SOURCE]), int(meta[SUBJECT]))
-            self._watermark.learn(rows, want, meta[DUE_AT], xids, ended - began, ended)
+            self._watermark.learn(found, want, meta[DUE_AT], xids, ended - began, ended)
+        rows = [row for row in found if row[ID] is not None]
+        rows.sort(key=_IN_ORDER)
         if meta[FENCE] != len(delivered):
             refused += await self._unsettled(connection, [(row[ID], row[FENCE], "delivered") for row in delivered])
         delivered.clear()
-        return Turn(rows, refused)
+        return Turn(rows, refused, more=len(found) >= looked_for, held=len(rows) < len(found))
+
+    async def _settle_and_claim(
+        self, connection: Any, delivered: Sequence[Row], want: int, starts: Sequence[datetime]
+    ) -> tuple[int, list[Any]]:
+        """Run the turn's statement; answer how many it looked for, and what it found.
+
+        Another claim may have taken an event of the same ordering key meanwhile: nothing was written then, and a new
+        snapshot sees the other one. If it goes on like that, settle without claiming.
+        """
+        query = _sql("turn")
+        values = {
+            "now": self._store.clock.database_now(),
+            "ids": [row[ID] for row in delivered],
+            "fences": [row[FENCE] for row in delivered],
+            "session": self._session_id,
+            "queues": self._queues,
+            "priorities": self._priorities,
+            "generations": self._generations,
+            "starts": starts,
+        }
+        for wanted in (want, want, want, 0):
+            with suppress(asyncpg.UniqueViolationError, asyncpg.DeadlockDetectedError):
+                return wanted, await connection.fetch(query.numbered, *query.values({**values, "want": wanted}))
+        raise StoreUnavailable("a turn met deadlocks four times in a row: nothing was written, it will be tried again")
 
     async def _settle(self, connection: Any, settlements: Sequence[Settlement]) -> list[Any]:
         accepted = await settle_rows(
@@ -627,6 +625,7 @@ class PostgresClaims:
         values = {
             "queues": self._queues,
             "priorities": self._priorities,
+            "generations": self._generations,
             "now": self._store.clock.database_now(),
         }
         rows = await self._query("next_due", values)
@@ -666,9 +665,10 @@ class PostgresClaims:
 class PostgresTransaction:
     """A handler's transaction on a pooled connection."""
 
-    def __init__(self, connection: Any, now: datetime | None, *, notify: bool) -> None:
+    def __init__(self, connection: Any, now: datetime | None, place: str, *, notify: bool) -> None:
         self.connection = connection
         self._now = now
+        self._place = place
         self._notify = notify
 
     async def execute(self, sql: str, *parameters: Any) -> int:
@@ -697,10 +697,11 @@ class PostgresTransaction:
         accepted = await settle_rows(self.connection, settlements, self._now, chain=chain, actor=actor)
         return {settlement.id for settlement in settlements} - accepted
 
-    async def run(self, verb: str, clauses: Sequence[str] = (), **values: Any) -> list[dict[str, Any]]:
+    async def run(self, verb: str, clauses: Clauses = (), **values: Any) -> list[dict[str, Any]]:
         """Run one of our statements."""
         query = with_clauses(_sql(verb), clauses)
-        rows = await self.connection.fetch(query.numbered, *query.values({"now": self._now, **values}))
+        with translating(self._place):
+            rows = await self.connection.fetch(query.numbered, *query.values({"now": self._now, **values}))
         return [dict(row) for row in rows]
 
     async def release(
@@ -720,8 +721,12 @@ class PostgresTransaction:
     async def note_outcomes(self, redrive_id: UUID) -> None:
         await self.run("redrive_outcomes", id=redrive_id)
 
-    async def note(self, kind: str, actor: str, facts: Mapping[str, Any]) -> None:
-        await _write_trail(self.connection, self._now, [(None, kind, "", actor, facts)])
+    async def note(self, kind: str, actor: str, facts: Mapping[str, Any], event_id: UUID | None = None) -> None:
+        await self.record([(event_id, kind, "", actor, facts)])
+
+    async def record(self, entries: Sequence[Entry]) -> None:
+        with translating(self._place):
+            await _write_trail(self.connection, self._now, entries)
 
     async def _query(self, verb: str, **values: Any) -> list[Any]:
         query = _sql(verb)
@@ -769,6 +774,7 @@ async def settle_rows(
         "safe_to_retry": [s.safe_to_retry for s in settlements],
         "fingerprints": [s.fingerprint for s in settlements],
         "max_attempts": [s.max_attempts for s in settlements],
+        "passed": [s.passed for s in settlements],
         "outcomes": [s.outcome.value for s in settlements],
         "spends": [s.spends for s in settlements],
         "rounds": [s.is_round for s in settlements],
@@ -780,7 +786,7 @@ async def settle_rows(
 async def _write_trail(
     connection: Any,
     now: datetime | None,
-    entries: Sequence[tuple[UUID | None, str, str, str, Mapping[str, Any]]],
+    entries: Sequence[Entry],
 ) -> None:
     query = _sql("write_trail")
     values = {
@@ -817,6 +823,8 @@ class translating:  # noqa: N801 - reads as a verb: `with translating(place):`
         own = {"RD400": Refused, "RD404": EventNotFound, "RD409": Refused}.get(getattr(error, "sqlstate", None) or "")
         if own is not None:
             return own(str(error))
+        if isinstance(error, asyncpg.UniqueViolationError) and error.constraint_name == _ONE_OF_A_KEY:
+            return Refused("another event of this ordering key is in flight: look again when it has ended")
         for kinds, clear, advice in _MEANINGS:
             if isinstance(error, kinds):
                 said = str(error) or type(error).__name__

@@ -13,6 +13,10 @@ from typing import Any
 
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 _COMMENT = re.compile(r"--[^\n]*")
+_PLACE = re.compile(r"\{([a-z]+)\}")
+
+Clauses = Sequence[str] | Mapping[str, str]
+"""Text of ours for the places that a statement leaves open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +40,13 @@ class Statement:
         """Put the values into the order of ``numbered``."""
         return [parameters[name] for name in self.names]
 
-    def extended(self, *clauses: str) -> "Statement":
-        """Add text at the end: the filters that were asked for."""
-        return statement(self.verb, "\n".join((self.text, *clauses)))
 
-
-def with_clauses(query: Statement, clauses: Sequence[str]) -> Statement:
-    """Put conditions into the place that a file leaves for them."""
-    if "{where}" not in query.text:
+def with_clauses(query: Statement, clauses: Clauses) -> Statement:
+    """Put conditions into the places that a file leaves for them: ``{where}``, or several by their names."""
+    if "{" not in query.text:
         return query
-    return statement(query.verb, query.text.replace("{where}", "\n".join(clauses)))
+    parts = clauses if isinstance(clauses, Mapping) else {"where": "\n".join(clauses)}
+    return statement(query.verb, _PLACE.sub(lambda match: parts[match[1]], query.text))
 
 
 def statement(verb: str, text: str) -> Statement:

@@ -40,21 +40,23 @@ from redrive.store.base import (
     FENCE,
     ID,
     LOST_COUNT,
+    ORDERING_KEY,
     SOURCE,
-    EventFilter,
+    SWEPT_STATUS,
+    TARGET,
+    Entry,
     Finished,
     Lane,
     Purge,
     Row,
     Session,
     Turn,
+    edited_meanwhile,
     event_from,
-    filter_clauses,
     judge_schema,
-    refusal,
 )
 from redrive.store.rows import SQLITE_ORDER, published_from, sqlite_row
-from redrive.store.sql import Statement, load, migrations, with_clauses
+from redrive.store.sql import Clauses, Statement, load, migrations, with_clauses
 from redrive.store.writer import Writer, translated
 from redrive.trail import entry_hash
 
@@ -380,9 +382,13 @@ class SqliteStore:
     # What operators do
 
     async def replay(
-        self, event_id: UUID, *, generation: int | None, by: str, reason: str, payload: str | None = None
-    ) -> None:
-        """Replay a dead letter, with an edited payload if one is given: both or neither."""
+        self, event_id: UUID, *, generation: int | None, by: str, reason: str, payload: str | None = None,
+        cycle: int | None = None,
+    ) -> None:  # fmt: skip
+        """Replay a dead letter, with an edited payload if one is given: both or neither.
+
+        An edit made of the payload of an earlier ``cycle`` is refused: it would undo what somebody else has edited.
+        """
 
         def job(connection: sqlite3.Connection, now: int) -> None:
             event = _find(connection, event_id)
@@ -391,6 +397,8 @@ class SqliteStore:
             if event.deleted_at is not None:
                 raise Refused(f"event {event_id} was discarded: restore it first, then replay it")
             if payload is not None:
+                if cycle not in (None, event.cycle):
+                    raise Refused(edited_meanwhile(event_id))
                 _revise(connection, now, event, payload, by, reason)
             redrive_id = str(self.clock.new_id())
             connection.execute(
@@ -403,6 +411,10 @@ class SqliteStore:
                 "insert into redrive_redrive_item (redrive_id, position, event_id, cycle, fingerprint, state)"
                 " values (?, 1, ?, ?, ?, 'ready')",
                 (redrive_id, str(event_id), event.cycle, event.fingerprint),
+            )
+            groups = [] if event.fingerprint is None else [event.fingerprint]
+            connection.execute(
+                _sql("redrive_groups").text, {"id": redrive_id, "fingerprints": json.dumps(groups), "members": "[1]"}
             )
             ((_, why),) = release_rows(connection, now, redrive_id, 1, 0, None, OPERATOR)
             if why is not None:
@@ -419,24 +431,10 @@ class SqliteStore:
                 raise Refused(f"event {event_id} is {event.status} already: nothing is left to cancel")
             detail = {"reason": reason, "was": str(event.status)}
             write_trail(connection, OPERATOR, now, [(str(event_id), "cancelled", event.source, by, detail)])
+            promote(connection, now, [(event.target, event.ordering_key)])
 
         await self.writer.do(job)
-
-    async def discard(self, event_id: UUID, *, by: str, reason: str) -> None:
-        await self._mark("discard", "discarded", event_id, by, reason)
-
-    async def restore(self, event_id: UUID, *, by: str, reason: str) -> None:
-        await self._mark("restore", "restored", event_id, by, reason)
-
-    async def _mark(self, verb: str, kind: str, event_id: UUID, by: str, reason: str) -> None:
-        def job(connection: sqlite3.Connection, now: int) -> None:
-            event = _find(connection, event_id)
-            if connection.execute(_sql(verb).text, {"id": str(event_id), "now": now}).rowcount == 0:
-                raise Refused(refusal(verb, event))
-            write_trail(connection, OPERATOR, now, [(str(event_id), kind, event.source, by, {"reason": reason})])
-            count_dead(connection, [str(event_id)], -1 if verb == "discard" else 1, now)
-
-        await self.writer.do(job)
+        self._wake()
 
     async def purge(
         self, *, ended_before: datetime | None, failed_before: datetime | None, handled_before: datetime | None,
@@ -456,10 +454,10 @@ class SqliteStore:
                 if before is None:
                     return 0
                 values = {"before": to_micros(before), "limit": limit}
-                prints = [row[0] for row in connection.execute(_sql("purge_failed").text, values).fetchall()]
-                counted = [each for each in prints if each is not None]
-                connection.execute(_sql("group_uncount").text, {"fingerprints": json.dumps(counted)})
-                return len(prints)
+                rows = connection.execute(_sql("purge_failed").text, values).fetchall()
+                uncount_dead(connection, [row[0] for row in rows])
+                promote(connection, now, [row[1:] for row in rows])
+                return len(rows)
 
             purged = Purge(
                 gone("purge_ended", ended_before),
@@ -484,7 +482,7 @@ class SqliteStore:
 
     # What operators see
 
-    async def ask(self, verb: str, clauses: Sequence[str] = (), **values: Any) -> list[dict[str, Any]]:
+    async def ask(self, verb: str, clauses: Clauses = (), **values: Any) -> list[dict[str, Any]]:
         """Run one of our statements outside any transaction."""
         now = to_micros(self.clock.now())
         return await self._read(lambda connection: run_verb(connection, now, verb, clauses, values))  # type: ignore[no-any-return]
@@ -496,14 +494,6 @@ class SqliteStore:
             return None
 
         return await self._read(job)  # type: ignore[no-any-return]
-
-    async def events(self, wanted: EventFilter) -> list[Event]:
-        clauses, values = filter_clauses(wanted)
-        query = _sql("events").extended(*clauses)
-        text = query.text.format(columns=", ".join(EVENT_COLUMNS))
-        bound = {name: str(value) if isinstance(value, UUID) else value for name, value in values.items()}
-        rows = await self._read(lambda connection: connection.execute(text, bound).fetchall())
-        return [_event(row) for row in rows]
 
     async def counts(self) -> dict[tuple[str, str], int]:
         rows = await self._read(lambda connection: connection.execute(_sql("counts").text).fetchall())
@@ -534,7 +524,7 @@ class SqliteStore:
                 return
             chain, seq = rows[-1][0], rows[-1][1]
 
-    async def write_trail(self, entries: Sequence[tuple[UUID | None, str, str, str, Mapping[str, Any]]]) -> None:
+    async def write_trail(self, entries: Sequence[Entry]) -> None:
         await self.writer.do(lambda connection, now: write_trail(connection, OPERATOR, now, entries))
 
 
@@ -550,7 +540,8 @@ class SqliteClaims:
     async def turn(self, finished: Finished, want: int) -> Turn:
         def job(connection: sqlite3.Connection, now: int) -> Turn:
             refused = self._settle(connection, now, finished)
-            return Turn(self._claim(connection, now, want), refused)
+            found = self._claim(connection, now, want)
+            return Turn([row for row in found if row[SWEPT_STATUS] == "in_flight"], refused, more=len(found) >= want)
 
         return await self._store.writer.do(job)  # type: ignore[no-any-return]
 
@@ -568,21 +559,26 @@ class SqliteClaims:
         return refused
 
     def _claim(self, connection: sqlite3.Connection, now: int, want: int) -> list[Row]:
+        """Take what is due, lane by lane; the rows that had to be blocked are among the answer."""
         claimed: list[Row] = []
         if want <= 0 or not self._alive(connection):
             return claimed
         text = _sql("claim").text
-        for queue, priority in self._lanes:
+        for queue, priority, generation in self._lanes:
             values = {
                 "session": self._session,
                 "queue": queue,
                 "priority": priority,
+                "generation": generation,
                 "now": now,
                 "want": want - len(claimed),
             }
             claimed += sorted(connection.execute(text, values).fetchall(), key=_IN_ORDER)
             if len(claimed) >= want:
                 break
+        # One that was in flight and comes back behind another that waited for it: that one is first now.
+        blocked = [(row[TARGET], row[ORDERING_KEY]) for row in claimed if row[SWEPT_STATUS] == "blocked"]
+        promote(connection, now, blocked)
         return claimed
 
     def _alive(self, connection: sqlite3.Connection) -> bool:
@@ -595,8 +591,10 @@ class SqliteClaims:
             text = _sql("next_due").text
             found = [
                 row[0]
-                for queue, priority in self._lanes
-                for row in connection.execute(text, {"queue": queue, "priority": priority, "now": now})
+                for queue, priority, generation in self._lanes
+                for row in connection.execute(
+                    text, {"queue": queue, "priority": priority, "generation": generation, "now": now}
+                )
             ]
             return (min(found) - now) / 1e6 if found else None
 
@@ -643,9 +641,16 @@ class SqliteTransaction:
 
     async def deliver(self, event_id: Any, fence: int) -> bool:
         values = {"id": str(event_id), "fence": fence, "now": self._now}
-        return await self._run(lambda: self.connection.execute(_sql("deliver").text, values).rowcount == 1)
+        return await self._run(lambda: self._deliver(values))
 
-    async def run(self, verb: str, clauses: Sequence[str] = (), **values: Any) -> list[dict[str, Any]]:
+    def _deliver(self, values: Mapping[str, Any]) -> bool:
+        if self.connection.execute(_sql("deliver").text, values).rowcount != 1:
+            return False
+        query = "select target, ordering_key from redrive_outbox where id = ?"
+        promote(self.connection, self._now, self.connection.execute(query, (values["id"],)).fetchall())
+        return True
+
+    async def run(self, verb: str, clauses: Clauses = (), **values: Any) -> list[dict[str, Any]]:
         """Run one of our statements."""
         return await self._run(lambda: run_verb(self.connection, self._now, verb, clauses, values))
 
@@ -660,8 +665,11 @@ class SqliteTransaction:
     async def note_outcomes(self, redrive_id: UUID) -> None:
         await self._run(lambda: note_outcomes(self.connection, self._now, str(redrive_id)))
 
-    async def note(self, kind: str, actor: str, facts: Mapping[str, Any]) -> None:
-        await self._run(lambda: write_trail(self.connection, OPERATOR, self._now, [(None, kind, "", actor, facts)]))
+    async def note(self, kind: str, actor: str, facts: Mapping[str, Any], event_id: UUID | None = None) -> None:
+        await self.record([(event_id, kind, "", actor, facts)])
+
+    async def record(self, entries: Sequence[Entry]) -> None:
+        await self._run(lambda: write_trail(self.connection, OPERATOR, self._now, entries))
 
     async def settle(self, settlements: Sequence[Settlement], *, chain: str, actor: str) -> set[Any]:
         return set(await self._run(lambda: settle_rows(self.connection, self._now, settlements, chain, actor)))
@@ -743,6 +751,7 @@ def publish_rows(connection: sqlite3.Connection, events: Sequence[NewEvent], now
 def _deliver_rows(connection: sqlite3.Connection, now: int, rows: Sequence[Row]) -> list[Any]:
     text = _sql("deliver").ordered(("now", "id", "fence"))
     done = connection.executemany(text, [(now, row[ID], row[FENCE]) for row in rows]).rowcount
+    promote(connection, now, [(row[TARGET], row[ORDERING_KEY]) for row in rows])
     if done == len(rows):
         return []
     # Rare: some leases were lost. Say which.
@@ -752,7 +761,7 @@ def _deliver_rows(connection: sqlite3.Connection, now: int, rows: Sequence[Row])
 
 _SETTLE_ORDER: Final = (
     "id", "fence", "status", "delay", "last_error", "error_class", "error_type", "safe_to_retry", "fingerprint",
-    "max_attempts", "spends", "is_round", "blocked_on", "now",
+    "max_attempts", "spends", "is_round", "blocked_on", "passed", "now",
 )  # fmt: skip
 _TRAIL_ORDER: Final = ("chain", "seq", "now", "event_id", "kind", "source", "actor", "detail", "hash")
 
@@ -763,6 +772,7 @@ def settle_rows(
     """Write down unhappy attempts with their trail entries; return the ids whose lease was lost."""
     text = _sql("settle").ordered(_SETTLE_ORDER)
     refused: list[Any] = []
+    freed: list[tuple[str, str | None]] = []
     entries: list[tuple[Any, str, str, str, Mapping[str, Any]]] = []
     at = iso(from_micros(now))
     for settlement in settlements:
@@ -772,13 +782,14 @@ def settle_rows(
                 str(settlement.id), settlement.fence, settlement.status.value,
                 int((settlement.delay_seconds or 0.0) * 1e6), settlement.last_error, settlement.error_class,
                 settlement.error_type, settlement.safe_to_retry, settlement.fingerprint, settlement.max_attempts,
-                settlement.spends, settlement.is_round, settlement.blocked_on, now,
+                settlement.spends, settlement.is_round, settlement.blocked_on, settlement.passed, now,
             ),
         ).fetchone()  # fmt: skip
         if row is None:
             refused.append(settlement.id)
             continue
-        event_id, source, status, attempts, due_at = row
+        event_id, source, status, attempts, due_at, target, key = row
+        freed.append((target, key))
         detail: dict[str, Any] = {
             "attempt": attempts, "outcome": settlement.outcome, "error_class": settlement.error_class,
             "error_type": settlement.error_type,
@@ -806,19 +817,30 @@ def settle_rows(
                     {**detail, "next_retry_at": iso(from_micros(due_at))},
                 )
             )
+    promote(connection, now, freed)
     write_trail(connection, chain, now, entries)
-    count_dead(connection, [entry[0] for entry in entries if entry[1] == "dead-lettered"], 1, now, is_new=True)
+    count_dead(connection, [entry[0] for entry in entries if entry[1] == "dead-lettered"], now, is_new=True)
     return refused
 
 
-def count_dead(
-    connection: sqlite3.Connection, ids: Sequence[str], sign: int, now: int, *, is_new: bool = False
-) -> None:
-    """Add dead letters to their groups, or take them out, in the transaction that makes or moves them."""
+def promote(connection: sqlite3.Connection, now: int, freed: Iterable[Sequence[Any]]) -> None:
+    """Let the next of each ordering key go, in the transaction that ended an event of it: (target, key) each."""
+    keys = {(now, target, key) for target, key in freed if key is not None}
+    if keys:
+        connection.executemany(_sql("promote").ordered(("now", "target", "ordering_key")), keys)
+
+
+def count_dead(connection: sqlite3.Connection, ids: Sequence[str], now: int, *, is_new: bool = False) -> None:
+    """Add dead letters to their groups, in the transaction that makes them."""
     if ids:
-        connection.execute(
-            _sql("group_count").text, {"ids": json.dumps(list(ids)), "sign": sign, "is_new": is_new, "now": now}
-        )
+        connection.execute(_sql("group_count").text, {"ids": json.dumps(list(ids)), "is_new": is_new, "now": now})
+
+
+def uncount_dead(connection: sqlite3.Connection, fingerprints: Iterable[str | None]) -> None:
+    """Take dead letters out of their groups, in the transaction that moves them."""
+    known = [each for each in fingerprints if each is not None]
+    if known:
+        connection.execute(_sql("group_uncount").text, {"fingerprints": json.dumps(known)})
 
 
 def release_rows(
@@ -833,7 +855,7 @@ def release_rows(
     values = {"id": redrive_id, "limit": limit, "generation": generation}
     picked = connection.execute(_sql("redrive_pick").text, values).fetchall()
     going = [row for row in picked if row[6] is None]
-    count_dead(connection, [row[1] for row in going], -1, now)
+    uncount_dead(connection, [row[2] for row in going])
     common = {
         "now": now,
         "at": iso(from_micros(now)),
@@ -883,7 +905,7 @@ def _revise(connection: sqlite3.Connection, now: int, event: Event, payload: str
 
 
 def run_verb(
-    connection: sqlite3.Connection, now: int, verb: str, clauses: Sequence[str], values: Mapping[str, Any]
+    connection: sqlite3.Connection, now: int, verb: str, clauses: Clauses, values: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Run one of our statements; instants travel as microseconds, ids as text, lists as JSON."""
     query = with_clauses(_sql(verb), clauses)
@@ -932,7 +954,7 @@ def _find(connection: sqlite3.Connection, event_id: UUID) -> Event:
 
 
 def _event(row: Row) -> Event:
-    return event_from(dict(zip(EVENT_COLUMNS, row, strict=True)), from_micros)
+    return event_from(dict(zip(EVENT_COLUMNS, row, strict=True)))
 
 
 def _entry(row: Row) -> TrailEntry:

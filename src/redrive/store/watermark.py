@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from redrive.store.base import DUE_AT, PRIORITY, QUEUE, Lane, Row
+from redrive.store.base import DUE_AT, GENERATION, PRIORITY, QUEUE, Lane, Row
 
 BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 NEAR: Final = timedelta(milliseconds=50)
@@ -60,16 +60,16 @@ class Watermark:
 
     def learn(
         self,
-        claimed: Sequence[Row],
+        found: Sequence[Row],
         want: int,
         now: datetime,
         xids: tuple[int, int],
         took: float,
         monotonic: float,
     ) -> None:
-        """Take in what a look from ``starts`` found, when it began, its snapshot's xmin and its own xid, its cost."""
+        """Take in what a look from ``starts`` found, claimed or not; when it began, its xmin and xid, its cost."""
         ended_before = self._all_ended_before(now, *xids)
-        for lane, reached in self._progress(claimed, want, now):
+        for lane, reached in self._progress(found, want, now):
             scanned_from = BEGINNING if self._full else self._start(lane)
             if scanned_from <= lane.clear:
                 lane.clear = max(lane.clear, min(reached, ended_before))
@@ -79,13 +79,13 @@ class Watermark:
         if self._thorough:
             self._thorough_after = monotonic + SHARE * took
 
-    def _progress(self, claimed: Sequence[Row], want: int, now: datetime) -> list[tuple[_Lane, datetime]]:
+    def _progress(self, found: Sequence[Row], want: int, now: datetime) -> list[tuple[_Lane, datetime]]:
         """How far each lane was looked through: to now, or to the last row taken when the hands were full."""
-        if len(claimed) < want:
+        if len(found) < want:
             return [(lane, now) for lane in self._lanes]
         last: dict[Lane, datetime] = {}
-        for row in claimed:
-            key = (row[QUEUE], row[PRIORITY])
+        for row in found:
+            key = (row[QUEUE], row[PRIORITY], row[GENERATION])
             if key not in last or row[DUE_AT] > last[key]:
                 last[key] = row[DUE_AT]
         progress: list[tuple[_Lane, datetime]] = []

@@ -1,19 +1,17 @@
-"""`redrive replay`, `redrive purge`, and how every act on events is told."""
+"""`redrive purge`, and how an act on single events is told."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from redrive.operate import actions
-from redrive.operate.actions import Done, Verb
+from redrive.operate.actions import Done
 from redrive.operate.cli import show
 from redrive.operate.cli.outcome import Code, say
 from redrive.operate.cli.shared import (
     ByOption,
-    IdsArgument,
     Output,
     OutputOption,
-    ReasonOption,
     UrlOption,
     actor,
     existing,
@@ -28,43 +26,26 @@ from redrive.operate.cli.text import duration, plural
 from redrive.store.base import Purge
 
 
-def replay(
-    ctx: typer.Context,
-    ids: IdsArgument,
-    reason: ReasonOption = None,
-    generation: Annotated[
-        int | None, typer.Option("--generation", "-g", help="Hand it to handlers as this generation.")
-    ] = None,
-    by: ByOption = None,
-    output: OutputOption = Output.TABLE,
-    url: UrlOption = None,
-) -> None:
-    """Send dead letters round again, in place: their identity and the history of failures stay."""
-    act_and_tell(url_from(ctx, url), "replay", ids, by=by, reason=reason, output=output, generation=generation)
-
-
 def act_and_tell(
     url: str,
-    verb: Verb,
+    verb: Literal["discard", "restore", "cancel"],
     ids: list[str],
     *,
     by: str | None,
     reason: str | None,
     output: Output,
-    generation: int | None = None,
 ) -> None:
     """Do it to every event named, then say how each went. An unknown id stops everything before it begins."""
     why, who, named = reason_from(reason, verb), actor(by), ids_from(ids)
-    outcomes = run(_act(url, verb, named, who, why, generation))
+
+    async def act() -> list[Done]:
+        async with existing(url) as app:
+            return await actions.act(app, verb, await found(app, named), by=who, reason=why)
+
+    outcomes = run(act())
     show.told(outcomes, output)
     if any(done.refused for done in outcomes):
         raise typer.Exit(Code.REFUSED)
-
-
-async def _act(url: str, verb: Verb, ids: list[str], by: str, reason: str, generation: int | None) -> list[Done]:
-    async with existing(url) as app:
-        events = await found(app, ids)
-        return await actions.act(app, verb, events, by=by, reason=reason, generation=generation)
 
 
 def purge(
@@ -90,7 +71,7 @@ def purge(
             "sessions": gone.sessions,
             "at_least": capped,
         }
-        print(show.json_text(told, indent=2 if output is Output.JSON else None))
+        show.plain(told, output)
         return
     verb = "would go" if dry_run else "removed"
     least = "at least " if capped else ""

@@ -1,7 +1,7 @@
 """`redrive audit`: the trail. Everything that was done, by whom, and proof that it was not changed."""
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,11 +62,28 @@ async def _list(url: str, event: str | None, limit: int, output: Output) -> None
 
 def _detail(entry: TrailEntry) -> str:
     facts = entry.facts
-    if "reason" in facts:
-        return one_line(str(facts["reason"]), 200)
+    what = _redrive(facts) if entry.kind.startswith("redrive-") else _setting(facts) if "setting" in facts else ""
+    if what or "reason" in facts:
+        return one_line(": ".join(filter(None, (what, str(facts.get("reason") or "")))), 200)
     kind = str(facts.get("error_type") or "").rpartition(".")[2]
     said = [f"attempt {facts['attempt']}" if "attempt" in facts else "", kind, str(facts.get("error_class") or "")]
     return one_line(" · ".join(filter(None, said)), 200)
+
+
+def _redrive(facts: Mapping[str, Any]) -> str:
+    """Say which redrive an entry is about, and how much of it."""
+    events = facts.get("events", facts.get("released"))
+    size = "" if events is None else f", {plural(int(events), 'event')}{' released' if 'released' in facts else ''}"
+    about = facts.get("what") or facts.get("selection")
+    return f"{str(facts.get('redrive'))[:13]}{size}" + (f", {about}" if about else "")
+
+
+def _setting(facts: Mapping[str, Any]) -> str:
+    return f"{facts['setting']} {_said(facts.get('was'))} → {_said(facts.get('is'))}"
+
+
+def _said(value: Any) -> str:
+    return "off" if value is None else str(value)
 
 
 @app.command("verify")
@@ -89,7 +106,7 @@ def verify_trail(
         "problems": verdict.problems,
     }
     if output is not Output.TABLE:
-        print(show.json_text(told, indent=2 if output is Output.JSON else None))
+        show.plain(told, output)
     else:
         _tell_verdict(verdict, against)
     if not verdict.sound:

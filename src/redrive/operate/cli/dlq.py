@@ -1,45 +1,55 @@
 """`redrive dlq`: the quarantine. Nothing leaves it by itself."""
 
-import json
-from pathlib import Path
-from typing import Annotated
+import asyncio
+import re
+import sys
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Annotated, Final
 
 import typer
 
-from redrive.errors import ConfigurationError, Refused
-from redrive.event import ErrorClass, Status
-from redrive.operate import views
-from redrive.operate.cli import show
+from redrive.errors import Refused
+from redrive.event import Status
+from redrive.operate import actions
+from redrive.operate.actions import Matched
+from redrive.operate.cli import carry, show
 from redrive.operate.cli.acts import act_and_tell
 from redrive.operate.cli.events import (
+    ClassOption,
+    DiscardedOption,
     IdArgument,
     LimitOption,
+    Listing,
     SelectionArgument,
     TypeOption,
+    list_events,
     selected,
     tell_event,
-    tell_list,
 )
-from redrive.operate.cli.outcome import say
+from redrive.operate.cli.outcome import INTERRUPTED, BadInput, NothingMatched, say
 from redrive.operate.cli.shared import (
     ByOption,
-    IdsArgument,
+    DryRunOption,
     Output,
     OutputOption,
     ReasonOption,
     UrlOption,
+    actor,
     existing,
+    reason_from,
     run,
     url_from,
 )
-from redrive.operate.cli.text import plural
-from redrive.selection import Selection
+from redrive.operate.cli.signals import on_signals
+from redrive.replay import Mark
+from redrive.selection import parse
 from redrive.store.base import EventFilter
 
-app = typer.Typer(help="Dead letters: list, look, export, discard, restore.", no_args_is_help=True)
+app = typer.Typer(help="Dead letters: list, look, export, import, discard, restore.", no_args_is_help=True)
 
-ClassOption = Annotated[ErrorClass | None, typer.Option("--class", "-c", help="Of this error class.")]
-DiscardedOption = Annotated[bool, typer.Option("--discarded", help="Those that were discarded.")]
+_SELECTS: Final = re.compile(r'[:<>="]')  # no id has any of these, and no term is without one
 
 
 @app.command("ls")
@@ -56,25 +66,8 @@ def ls(
     """List dead letters, newest first: all, or those that a selection means ('class:missing age>1h')."""
     wanted = EventFilter(status=Status.FAILED, type=type_, error_class=error_class, discarded=discarded)
     filtered = bool(type_ or error_class or selection)
-    run(_list(url_from(ctx, url), wanted, selected(selection), limit, output, filtered=filtered))
-
-
-async def _list(
-    url: str, wanted: EventFilter, selection: Selection | None, limit: int, output: Output, *, filtered: bool
-) -> None:
-    async with existing(url) as app_:
-        if selection is not None:
-            wanted = views.narrowed(app_, wanted, selection)
-        events = [event async for event in views.pages(app_, wanted, limit)]
-        now = app_.clock.now()
-    tell_list(
-        events,
-        output,
-        "dead letters",
-        lambda shown: show.dead_letters_table(shown, now),
-        filtered=filtered,
-        limit=limit,
-    )
+    listing = Listing("dead letters", show.dead_letters_table, limit, output, filtered=filtered)
+    run(list_events(url_from(ctx, url), wanted, selected(selection), listing))
 
 
 @app.command("show")
@@ -85,62 +78,122 @@ def show_one(
     run(tell_event(url_from(ctx, url), event_id, output))
 
 
-@app.command("export")
-def export(
-    ctx: typer.Context,
-    to: Annotated[Path | None, typer.Option("--to", metavar="FILE", help="A new file; without it: output.")] = None,
-    type_: TypeOption = None,
-    error_class: ClassOption = None,
-    discarded: DiscardedOption = False,
-    url: UrlOption = None,
-) -> None:
-    """Write all dead letters as JSON lines, whole."""
-    wanted = EventFilter(status=Status.FAILED, type=type_, error_class=error_class, discarded=discarded)
-    run(_export(url_from(ctx, url), wanted, to))
+app.command("export")(carry.export)
+app.command("import")(carry.import_letters)
 
 
-async def _export(url: str, wanted: EventFilter, to: Path | None) -> None:
-    async with existing(url) as app_:
-        if to is None:
-            async for event in views.pages(app_, wanted):
-                print(show.json_text(event.to_json()))
-            return
-        try:
-            file = to.open("x", encoding="utf-8")
-        except FileExistsError:
-            raise Refused(f"{to} exists: name a new file") from None
-        except OSError as error:
-            raise ConfigurationError(f"{to} cannot be written: {error.strerror}") from None
-        written = 0
-        with file, show.progress(f"writing {to}") as advance:
-            async for event in views.pages(app_, wanted):
-                file.write(json.dumps(event.to_json(), ensure_ascii=False) + "\n")
-                written += 1
-                advance(written)
-    say(f"{plural(written, 'dead letter')} written to {to}")
+# --- discarding and restoring ---
+
+WhichArgument = Annotated[
+    list[str],
+    typer.Argument(metavar="ID...|SELECTION", help="Ids (- reads them), or one selection like 'class:missing age>1h'."),
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; for scripts.")]
 
 
 @app.command("discard")
 def discard(
     ctx: typer.Context,
-    ids: IdsArgument,
+    which: WhichArgument,
     reason: ReasonOption = None,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
     by: ByOption = None,
     output: OutputOption = Output.TABLE,
     url: UrlOption = None,
 ) -> None:
-    """Take dead letters out of sight; they can be restored."""
-    act_and_tell(url_from(ctx, url), "discard", ids, by=by, reason=reason, output=output)
+    """Take dead letters out of sight; they can be restored. By a selection it asks first."""
+    _mark(_Wanted("discard", url_from(ctx, url), reason, by, output, yes=yes, dry_run=dry_run), which)
 
 
 @app.command("restore")
 def restore(
     ctx: typer.Context,
-    ids: IdsArgument,
+    which: WhichArgument,
     reason: ReasonOption = None,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
     by: ByOption = None,
     output: OutputOption = Output.TABLE,
     url: UrlOption = None,
 ) -> None:
-    """Take discarded dead letters back into the quarantine."""
-    act_and_tell(url_from(ctx, url), "restore", ids, by=by, reason=reason, output=output)
+    """Take discarded dead letters back into the quarantine. By a selection it asks first."""
+    _mark(_Wanted("restore", url_from(ctx, url), reason, by, output, yes=yes, dry_run=dry_run), which)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What was said at the command line."""
+
+    verb: Mark
+    url: str
+    reason: str | None
+    by: str | None
+    output: Output
+    yes: bool
+    dry_run: bool
+
+
+def _mark(wanted: _Wanted, which: Sequence[str]) -> None:
+    selections = [each for each in which if _SELECTS.search(each)]
+    if not selections:
+        if wanted.dry_run:
+            raise BadInput("--dry-run counts what a selection means; `redrive dlq show ID` shows a single one")
+        act_and_tell(wanted.url, wanted.verb, list(which), by=wanted.by, reason=wanted.reason, output=wanted.output)
+        return
+    if len(which) > 1:
+        raise BadInput("give ids, or one selection in quotes: not both, and not several")
+    parse(selections[0])  # a mistake is said before anything is opened
+    why, who = "" if wanted.dry_run else reason_from(wanted.reason, wanted.verb), actor(wanted.by)
+    what = run(_matched(wanted, selections[0]))
+    if wanted.dry_run or not _agreed(wanted, what):
+        say(f"Nothing was done: {what.sentence} would be {actions.DONE[wanted.verb]}.")
+        _tell_marked(wanted, what, 0)
+        return
+    done, interrupted = run(_mark_all(wanted, what, who, why))
+    _tell_marked(wanted, what, done)
+    if interrupted:
+        say(f"Stopped: {done:,} of {what.count:,} are {actions.DONE[wanted.verb]}, the others are what they were.")
+        raise typer.Exit(INTERRUPTED)
+
+
+async def _matched(wanted: _Wanted, selection: str) -> Matched:
+    async with existing(wanted.url) as app_:
+        what = await actions.matched(app_, wanted.verb, selection)
+    if not what.count:
+        raise NothingMatched(f"nothing matched: there are {what.sentence}")
+    return what
+
+
+async def _mark_all(wanted: _Wanted, what: Matched, by: str, reason: str) -> tuple[int, bool]:
+    """Do it in steps; a signal stops it between two of them. Returns how many are done, and whether it was stopped."""
+    told_to_stop = asyncio.Event()
+    done = 0
+    async with existing(wanted.url) as app_:
+        with show.progress(f"{wanted.verb}ing") as advance, on_signals(lambda _count: told_to_stop.set()):
+            async with aclosing(actions.mark_all(app_, wanted.verb, what, by=by, reason=reason)) as steps:
+                async for done in steps:
+                    advance(done)
+                    if told_to_stop.is_set():
+                        return done, done < what.count
+    return done, False
+
+
+def _agreed(wanted: _Wanted, what: Matched) -> bool:
+    if wanted.yes:
+        return True
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise Refused(
+            f"{what.sentence} would be {actions.DONE[wanted.verb]}, and there is no terminal to ask at: add --yes to "
+            "do it, --dry-run to count only"
+        )
+    say(f"{what.sentence}.")
+    return typer.confirm(f"{wanted.verb.capitalize()} them?", err=True)
+
+
+def _tell_marked(wanted: _Wanted, what: Matched, done: int) -> None:
+    if wanted.output is not Output.TABLE:
+        told = {"action": wanted.verb, "sentence": what.sentence, "matched": what.count, "done": done}
+        show.plain(told, wanted.output)
+    elif done:
+        show.put_line(f"✓ {done:,} of {what.sentence} {actions.DONE[wanted.verb]}")

@@ -1,10 +1,14 @@
 """`redrive events`: find, look at and call off single events."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated
 
 import typer
+from rich.console import RenderableType
 
-from redrive.event import Event, Status
+from redrive.event import ErrorClass, Event, Status
 from redrive.operate import views
 from redrive.operate.cli import show
 from redrive.operate.cli.acts import act_and_tell
@@ -26,6 +30,8 @@ from redrive.store.base import EventFilter
 app = typer.Typer(help="Find events, see one whole, read its story, call it off.", no_args_is_help=True)
 
 TypeOption = Annotated[str | None, typer.Option("--type", "-t", help="Of this type; order.* for a family.")]
+ClassOption = Annotated[ErrorClass | None, typer.Option("--class", "-c", help="Of this error class.")]
+DiscardedOption = Annotated[bool, typer.Option("--discarded", help="Those that were discarded.")]
 LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="At most so many, newest first.")]
 SelectionArgument = Annotated[
     str | None, typer.Argument(metavar="SELECTION", help="Which, like 'class:missing age>1h'; all without it.")
@@ -49,7 +55,8 @@ def ls(
     """List events, newest first: all, or those that a selection means ('type:order.* age>1h')."""
     wanted = EventFilter(status=status, type=type_, target=target, retry_key=retry_key, correlation_id=correlation)
     filtered = bool(selection) or wanted != EventFilter()
-    run(_list(url_from(ctx, url), wanted, selected(selection), limit, output, filtered=filtered))
+    listing = Listing("events", show.events_table, limit, output, filtered=filtered)
+    run(list_events(url_from(ctx, url), wanted, selected(selection), listing))
 
 
 def selected(text: str | None) -> Selection | None:
@@ -57,35 +64,32 @@ def selected(text: str | None) -> Selection | None:
     return None if text is None else parse(text)
 
 
-async def _list(
-    url: str, wanted: EventFilter, selection: Selection | None, limit: int, output: Output, *, filtered: bool
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """How a list of events is told."""
+
+    noun: str
+    table: Callable[[Sequence[Event], datetime], RenderableType]
+    limit: int
+    output: Output
+    filtered: bool
+
+
+async def list_events(url: str, wanted: EventFilter, selection: Selection | None, how: Listing) -> None:
+    """Print a list of events; say when it is empty, and when there may be more."""
     async with existing(url) as app_:
         if selection is not None:
             wanted = views.narrowed(app_, wanted, selection)
-        events = [event async for event in views.pages(app_, wanted, limit)]
+        events = [event async for event in views.pages(app_, wanted, how.limit)]
         now = app_.clock.now()
-    tell_list(events, output, "events", lambda shown: show.events_table(shown, now), filtered=filtered, limit=limit)
-
-
-def tell_list(
-    events: list[Event],
-    output: Output,
-    noun: str,
-    draw: "show.Draw",
-    *,
-    filtered: bool,
-    limit: int,
-) -> None:
-    """Print a list of events; say when it is empty, and when there may be more."""
-    if events or output is not Output.TABLE:
-        show.listing(events, output, lambda event: event.to_json(), draw)
-    if not events and filtered:
-        raise NothingMatched(f"no {noun} match")
-    if output is Output.TABLE and not events:
-        show.put_line(f"No {noun}.")
-    if output is Output.TABLE and len(events) == limit:
-        show.hint(f"The newest {limit:,} are shown; --limit shows more.")
+    if events or how.output is not Output.TABLE:
+        show.listing(events, how.output, lambda event: event.to_json(), lambda shown: how.table(shown, now))
+    if not events and how.filtered:
+        raise NothingMatched(f"no {how.noun} match")
+    if how.output is Output.TABLE and not events:
+        show.put_line(f"No {how.noun}.")
+    if how.output is Output.TABLE and len(events) == how.limit:
+        show.hint(f"The newest {how.limit:,} are shown; --limit shows more.")
 
 
 @app.command("show")

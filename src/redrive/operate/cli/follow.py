@@ -42,7 +42,7 @@ def follow_to_the_end(url: str, standing: Redriving, output: Output) -> None:
     if output is Output.TABLE:
         show.put_line(ending(last))
     else:
-        print(show.json_text(views.redriving_json(last), indent=2 if output is Output.JSON else None))
+        show.plain(views.redriving_json(last), output)
     if code := code_of(last):
         raise typer.Exit(code)
 
@@ -252,7 +252,7 @@ def outcome(standing: Redriving) -> str:
 
 
 def _untouched(standing: Redriving) -> str:
-    left = standing.ready - standing.released - standing.skipped
+    left = standing.untouched
     if left == 0:
         return "All of them had been released."
     return f"The other {left:,} were not touched." if left > 1 else "The one that was left was not touched."

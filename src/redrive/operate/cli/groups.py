@@ -9,7 +9,6 @@ import typer
 from rich.console import Group as Drawn
 from rich.console import RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from redrive.group import Group, Skew
@@ -101,13 +100,9 @@ def _table(found: Sequence[Group], now: datetime) -> RenderableType:
 
 def _state(each: Group, now: datetime) -> Text:
     drawn = Text(each.state, style=_COLOURS.get(each.state, ""))
-    if _is_muted(each, now):
+    if each.is_muted(now):
         drawn.append(", muted", style="dim")
     return drawn
-
-
-def _is_muted(each: Group, now: datetime) -> bool:
-    return each.muted_until is not None and each.muted_until > now
 
 
 # --- one group ---
@@ -141,13 +136,7 @@ def _story_json(story: GroupStory) -> dict[str, Any]:
 
 
 def _sheet(story: GroupStory, now: datetime) -> RenderableType:
-    facts = Table.grid(padding=(0, 2, 0, 0))
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column(overflow="fold")
-    for name, value in _facts(story.group, now):
-        if value:
-            facts.add_row(name, value if isinstance(value, Text) else Text(clean(value)))
-    parts: list[RenderableType] = [facts]
+    parts: list[RenderableType] = [show.facts_sheet(_facts(story.group, now))]
     if story.sample is not None and story.sample.last_error:
         error = Text(clean(story.sample.last_error.rstrip()), style="red")
         parts += [Text(f"\none of them: {story.sample.id}", style="dim"), Padding(error, (0, 0, 0, 2))]
@@ -186,7 +175,7 @@ def _facts(each: Group, now: datetime) -> Iterable[tuple[str, str | Text | None]
     yield "last seen", f"{_instant(each.last_seen_at, now)}, in generation {each.last_generation}"
     yield "owner", each.owner
     yield "note", each.note
-    yield "muted until", _instant(each.muted_until, now) if each.muted_until and _is_muted(each, now) else None
+    yield "muted until", _instant(each.muted_until, now) if each.muted_until and each.is_muted(now) else None
     if each.resolved_at is not None:
         yield "resolved", f"{_instant(each.resolved_at, now)} by {each.resolved_by}"
 
@@ -218,7 +207,7 @@ def explain(
         return
     told = {"fingerprint": story.group.fingerprint, "sentences": sentences,
             "skew": [views.skew_json(each) for each in story.skews]}  # fmt: skip
-    print(show.json_text(told, indent=2 if output is Output.JSON else None))
+    show.plain(told, output)
 
 
 def _sentences(story: GroupStory, now: datetime) -> Iterable[str]:
@@ -339,18 +328,24 @@ def _tell(group: Group, output: Output, what: str) -> None:
 
 
 @app.command("rebuild")
-def rebuild(ctx: typer.Context, output: OutputOption = Output.TABLE, url: UrlOption = None) -> None:
-    """Count the dead letters of every group anew; says which counts were wrong."""
-    corrected = run(_rebuild(url_from(ctx, url)))
+def rebuild(
+    ctx: typer.Context,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which counts are wrong.")] = False,
+    output: OutputOption = Output.TABLE,
+    url: UrlOption = None,
+) -> None:
+    """Count the dead letters of every group anew; says which counts were wrong. A group that is missing comes back."""
+    corrected = run(_rebuild(url_from(ctx, url), dry_run=dry_run))
     if output is not Output.TABLE:
         told = [{"fingerprint": fingerprint, "dead_count": count} for fingerprint, count in corrected.items()]
         show.listing(told, output, lambda each: each, lambda _: "")
         return
     for fingerprint, count in corrected.items():
         show.put_line(f"{fingerprint} has {plural(count, 'dead letter')}")
-    show.put_line(f"✓ {plural(len(corrected), 'count')} corrected" if corrected else "✓ every count was right")
+    done = "to be corrected" if dry_run else "corrected"
+    show.put_line(f"✓ {plural(len(corrected), 'count')} {done}" if corrected else "✓ every count was right")
 
 
-async def _rebuild(url: str) -> dict[str, int]:
+async def _rebuild(url: str, *, dry_run: bool) -> dict[str, int]:
     async with existing(url) as app_:
-        return await actions.rebuild_groups(app_)
+        return await actions.rebuild_groups(app_, dry_run=dry_run)

@@ -17,6 +17,7 @@ from redrive.errors import EventNotFound, PayloadRefused, RedriveError, Refused,
 from redrive.event import Event
 from redrive.group import Group
 from redrive.operate.cli.text import clean, one_line
+from redrive.operate.edit import BadEdit
 from redrive.operate.views import Ambiguous, NotFound
 
 INTERRUPTED: Final = 130
@@ -25,7 +26,7 @@ BROKEN_PIPE: Final = 141  # what a shell reports for a program that SIGPIPE ende
 
 _ORDER: Final = (
     "demo", "init", "migrate", "doctor", "up", "worker", "publish", "pause", "resume", "events", "deps", "dlq",
-    "groups", "plan", "run", "redrives", "replay", "audit", "purge",
+    "groups", "plan", "run", "redrives", "shadow", "replay", "audit", "purge",
 )  # fmt: skip
 
 
@@ -50,7 +51,7 @@ class NothingMatched(RedriveError):
 
 def code_of(error: RedriveError) -> Code:
     """Choose the exit code of an error."""
-    if isinstance(error, BadInput | Ambiguous | SelectionError):
+    if isinstance(error, BadInput | BadEdit | Ambiguous | SelectionError):
         return Code.USAGE
     if isinstance(error, NothingMatched | EventNotFound | NotFound):
         return Code.NOTHING

@@ -24,6 +24,7 @@ from redrive.operate.cli.shared import (
     UrlOption,
     actor,
     existing,
+    place_from,
     reason_from,
     run,
     url_from,
@@ -49,6 +50,7 @@ _ADVICE: Final = {
     "not safe to retry": "look at them; --unsafe takes them in",
     "replay budget spent": "replay has not helped so far: repair or discard it",
     "handler unknown": "register its handler, or discard it",
+    "payload no longer fits": "repair it (`redrive replay ID --set …`), or the handler",
 }
 
 
@@ -56,13 +58,16 @@ def plan(
     ctx: typer.Context,
     selection: Annotated[str, typer.Argument(metavar="SELECTION", help="Which, like 'type:order.* class:missing'.")],
     unsafe: Annotated[bool, typer.Option("--unsafe", help="Also those that are not safe to retry.")] = False,
+    app: Annotated[
+        str | None, typer.Option("--app", metavar="APP", help="Leave out what the handlers of this app cannot take.")
+    ] = None,
     by: ByOption = None,
     output: OutputOption = Output.TABLE,
     url: UrlOption = None,
 ) -> None:
     """Say what a redrive of these dead letters would do. Nothing moves until `redrive run`."""
     parse(selection)  # a mistake is said before anything is opened
-    run(_plan(url_from(ctx, url), selection, actor(by), output, unsafe=unsafe))
+    run(_plan(place_from(ctx, url, app), selection, actor(by), output, unsafe=unsafe))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,12 @@ class _Shown:
     plan: Plan
     samples: list[Event]
     workers: list[Session]
+    approval_above: int | None = None
+
+    @property
+    def needs_approval(self) -> bool:
+        """Whether a second person must agree before it can be started."""
+        return self.approval_above is not None and self.standing.ready > self.approval_above
 
     @property
     def standing(self) -> Redriving:
@@ -102,20 +113,23 @@ class _Shown:
             "live_workers": len(self.workers),
             "unattended_targets": self.unattended,
             "token": self.standing.token,
+            "needs_approval": self.needs_approval,
             "next": _command(self.standing) if self.standing.ready else None,
         }
 
 
-async def _plan(url: str, selection: str, by: str, output: Output, *, unsafe: bool) -> None:
-    async with existing(url) as app:
-        planned = await actions.plan(app, selection, by=by, unsafe=unsafe)
+async def _plan(place: str | Redrive, selection: str, by: str, output: Output, *, unsafe: bool) -> None:
+    async with existing(place) as app:
+        with show.progress("planning"):
+            planned = await actions.plan(app, selection, by=by, unsafe=unsafe)
         if planned is None:
             meant = dead_letters(parse(selection)).sentence(app.clock.now(), 0)
             raise NothingMatched(
                 f"nothing matched: there are {meant}. Only dead letters that are not discarded can be redriven; "
                 "`redrive dlq ls` shows them"
             )
-        shown = _Shown(planned, await views.samples(app, planned), await views.live_workers(app))
+        samples, workers = await views.samples(app, planned), await views.live_workers(app)
+        shown = _Shown(planned, samples, workers, await actions.approval_limit(app))
     show.single(shown, output, lambda each: each.to_json(), _sheet)
 
 
@@ -173,6 +187,12 @@ def _next(shown: _Shown) -> Iterable[RenderableType]:
     yield Text(
         f"Nothing has moved. The plan is kept for {duration((standing.expires_at - standing.now).total_seconds())}."
     )
+    if shown.needs_approval:
+        yield Text(
+            f"More than {shown.approval_above:,} events need a second person, who says: "
+            f"redrive redrives approve {standing.id}",
+            style="yellow",
+        )
     yield Text("")
     yield Text(f"  {_command(standing)}", style="bold", no_wrap=True, overflow="ignore")
 
@@ -226,7 +246,7 @@ def run_plan(  # noqa: PLR0917 - typer calls it by name
         if output is Output.TABLE:
             show.put_line(f"✓ started {standing.id}: `redrive redrives watch {standing.id}` follows it")
         else:
-            print(show.json_text(views.redriving_json(standing), indent=2 if output is Output.JSON else None))
+            show.plain(views.redriving_json(standing), output)
         return
     follow_to_the_end(database, standing, output)
 

@@ -38,6 +38,9 @@ def publish(  # noqa: PLR0917 - an option each
     ] = None,
     subject: Annotated[str | None, typer.Option("--subject", help="What it is about: order 7.")] = None,
     retry_key: Annotated[str | None, typer.Option("--retry-key", help="At most one live event has it.")] = None,
+    ordering_key: Annotated[
+        str | None, typer.Option("--ordering-key", help="Events with it go one at a time, in their order.")
+    ] = None,
     idempotency_key: Annotated[str | None, typer.Option("--idempotency-key", help="Its effect happens once.")] = None,
     correlation: Annotated[str | None, typer.Option("--correlation", help="The conversation it belongs to.")] = None,
     header: Annotated[
@@ -55,6 +58,7 @@ def publish(  # noqa: PLR0917 - an option each
     options: Options = {
         "subject": subject,
         "retry_key": retry_key,
+        "ordering_key": ordering_key,
         "idempotency_key": idempotency_key,
         "correlation_id": correlation,
         "headers": dict(_header(each) for each in header or []),
@@ -71,7 +75,7 @@ def publish(  # noqa: PLR0917 - an option each
         if not published.created:
             say(f"A live event has the retry key {retry_key!r}; this is its id, and nothing new was stored.")
     else:
-        print(show.json_text(told, indent=2 if output is Output.JSON else None))
+        show.plain(told, output)
 
 
 async def _publish(app: Redrive, type_: str, payload: Any, options: Options) -> Published:

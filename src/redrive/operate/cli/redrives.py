@@ -7,16 +7,16 @@ from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from redrive.app import Redrive
 from redrive.errors import Refused
+from redrive.instant import iso
 from redrive.operate import actions, views
 from redrive.operate.cli import show
 from redrive.operate.cli.events import LimitOption
 from redrive.operate.cli.follow import Moment, follow_to_the_end, no_worker, outcome
-from redrive.operate.cli.outcome import NothingMatched, say
+from redrive.operate.cli.outcome import BadInput, NothingMatched, say
 from redrive.operate.cli.shared import (
     ByOption,
     Output,
@@ -32,8 +32,12 @@ from redrive.operate.cli.shared import (
 from redrive.operate.cli.text import clean, clock_time, day, one_line, plural, span, when
 from redrive.operate.views import Item, Report
 from redrive.redrive import Redriving
+from redrive.setting import Setting
 
-app = typer.Typer(help="Redrives: list, watch, pause, resume, abort, approve, report.", no_args_is_help=True)
+app = typer.Typer(
+    help="Redrives: list, watch, pause, resume, abort, approve, report.",
+    no_args_is_help=True,
+)
 
 RedriveArgument = Annotated[str, typer.Argument(metavar="ID", help="The id of a redrive, or a unique beginning of it.")]
 
@@ -109,17 +113,7 @@ def show_one(
 ) -> None:
     """Show one redrive: what was planned, by whom and why, and how it stands."""
     standing, now = run(_with(url_from(ctx, url), redrive_id, _same))
-    show.single(standing, output, views.redriving_json, lambda each: _sheet(each, now))
-
-
-def _sheet(standing: Redriving, now: datetime) -> RenderableType:
-    facts = Table.grid(padding=(0, 2, 0, 0))
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column(overflow="fold")
-    for name, value in _facts(standing, now):
-        if value:
-            facts.add_row(name, value if isinstance(value, Text) else Text(clean(value)))
-    return facts
+    show.single(standing, output, views.redriving_json, lambda each: show.facts_sheet(_facts(each, now)))
 
 
 def _facts(each: Redriving, now: datetime) -> Iterable[tuple[str, str | Text | None]]:
@@ -312,11 +306,7 @@ def pause(
 ) -> None:
     """Release nothing more until `resume`; what is under way comes to its end."""
     why, who = reason_from(reason, "pause"), actor(by)
-
-    async def act(app_: Redrive, standing: Redriving) -> Redriving:
-        return await actions.pause(app_, standing, by=who, reason=why)
-
-    _tell(run(_with(url_from(ctx, url), redrive_id, act))[0], output, "paused")
+    _do(url_from(ctx, url), redrive_id, output, "paused", lambda *of: actions.pause(*of, by=who, reason=why))
 
 
 @app.command("resume")
@@ -336,7 +326,7 @@ def resume(
             say(no_worker())
         return resumed
 
-    _tell(run(_with(url_from(ctx, url), redrive_id, act))[0], output, "resumed")
+    _do(url_from(ctx, url), redrive_id, output, "resumed", act)
 
 
 @app.command("abort")
@@ -350,11 +340,7 @@ def abort(
 ) -> None:
     """End a redrive or drop a plan; what was not released stays as it is."""
     why, who = reason_from(reason, "abort"), actor(by)
-
-    async def act(app_: Redrive, standing: Redriving) -> Redriving:
-        return await app_.abort(standing.id, by=who, reason=why)
-
-    _tell(run(_with(url_from(ctx, url), redrive_id, act))[0], output, "aborted")
+    _do(url_from(ctx, url), redrive_id, output, "aborted", lambda app_, of: app_.abort(of.id, by=who, reason=why))
 
 
 @app.command("approve")
@@ -367,11 +353,54 @@ def approve(
 ) -> None:
     """Agree with a plan as a second person."""
     who = actor(by)
+    _do(url_from(ctx, url), redrive_id, output, "approved", lambda app_, of: app_.approve(of.id, by=who))
 
-    async def act(app_: Redrive, standing: Redriving) -> Redriving:
-        return await app_.approve(standing.id, by=who)
 
-    _tell(run(_with(url_from(ctx, url), redrive_id, act))[0], output, "approved")
+@app.command("approval")
+def approval(
+    ctx: typer.Context,
+    above: Annotated[
+        int | None, typer.Option("--above", metavar="N", help="Redrives of more events need a second person.")
+    ] = None,
+    off: Annotated[bool, typer.Option("--off", help="No redrive needs a second person.")] = False,
+    reason: ReasonOption = None,
+    by: ByOption = None,
+    output: OutputOption = Output.TABLE,
+    url: UrlOption = None,
+) -> None:
+    """Show or set above how many events a redrive needs a second person. It holds for everybody on this database."""
+    if above is not None and off:
+        raise BadInput("--above and --off say different things: give one of them")
+    if above is not None and not 1 <= above < 2**63:
+        raise BadInput(f"--above is a whole number from 1 (a single replay needs no second person), not {above}")
+    why = reason_from(reason, "set") if off or above is not None else None
+    found, now = run(_approval(url_from(ctx, url), above, actor(by), why))
+    if output is Output.TABLE:
+        for line in _approval_said(found, now):
+            show.put_line(line)
+    else:
+        told = {
+            "above": None if found is None else found.value,
+            "set_by": None if found is None else found.set_by,
+            "set_at": None if found is None else iso(found.set_at),
+        }
+        show.plain(told, output)
+
+
+async def _approval(url: str, above: int | None, by: str, reason: str | None) -> tuple[Setting | None, datetime]:
+    async with existing(url) as app_:
+        if reason is None:
+            return await actions.approval(app_), app_.clock.now()
+        return await actions.set_approval(app_, above, by=by, reason=reason), app_.clock.now()
+
+
+def _approval_said(found: Setting | None, now: datetime) -> Iterable[str]:
+    if found is None or found.value is None:
+        yield "No redrive needs a second person, as far as this database says; an app may be stricter."
+    else:
+        yield f"Redrives of more than {plural(found.value, 'event')} need a second person's approval."
+    if found is not None:
+        yield f"Set by {found.set_by} {when(found.set_at, now)}."
 
 
 Act = Callable[[Redrive, Redriving], Coroutine[Any, Any, Redriving]]
@@ -386,8 +415,9 @@ async def _with(url: str, text: str, act: Act) -> tuple[Redriving, datetime]:
         return await act(app_, await views.find_redrive(app_, text)), app_.clock.now()
 
 
-def _tell(standing: Redriving, output: Output, done: str) -> None:
+def _do(url: str, redrive_id: str, output: Output, done: str, act: Act) -> None:
+    standing, _now = run(_with(url, redrive_id, act))
     if output is not Output.TABLE:
-        print(show.json_text(views.redriving_json(standing), indent=2 if output is Output.JSON else None))
+        show.plain(views.redriving_json(standing), output)
         return
     show.put_line(f"✓ {done} {standing.id}: {standing.ended:,} of {plural(standing.ready, 'event')} ended")

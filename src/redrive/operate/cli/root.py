@@ -5,7 +5,22 @@ from typing import Annotated
 import typer
 
 from redrive import __version__
-from redrive.operate.cli import acts, audit, demo, deps, dlq, events, groups, plans, publish, redrives, setup, work
+from redrive.operate.cli import (
+    acts,
+    audit,
+    demo,
+    deps,
+    dlq,
+    events,
+    groups,
+    keys,
+    plans,
+    publish,
+    redrives,
+    repair,
+    setup,
+    work,
+)
 from redrive.operate.cli.outcome import Commands
 from redrive.operate.cli.shared import Settings, log_to_stderr
 
@@ -66,10 +81,12 @@ app.add_typer(deps.app, name="deps", rich_help_panel=_LOOK)
 
 app.add_typer(dlq.app, name="dlq", rich_help_panel=_AFTER)
 app.add_typer(groups.app, name="groups", rich_help_panel=_AFTER)
+app.add_typer(keys.app, name="keys", rich_help_panel=_AFTER)
 app.command("plan", rich_help_panel=_AFTER)(plans.plan)
 app.command("run", rich_help_panel=_AFTER)(plans.run_plan)
 app.add_typer(redrives.app, name="redrives", rich_help_panel=_AFTER)
-app.command("replay", rich_help_panel=_AFTER)(acts.replay)
+app.command("shadow", rich_help_panel=_AFTER)(repair.shadow)
+app.command("replay", rich_help_panel=_AFTER)(repair.replay)
 
 app.add_typer(audit.app, name="audit", rich_help_panel=_KEEP)
 app.command("purge", rich_help_panel=_KEEP)(acts.purge)

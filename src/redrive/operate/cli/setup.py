@@ -97,7 +97,7 @@ def migrate(
         raise Refused("sqlite:///:memory: ends with this command: name a file")
     done = run(_migrate(app))
     if output is not Output.TABLE:
-        print(show.json_text({"applied": done}, indent=2 if output is Output.JSON else None))
+        show.plain({"applied": done}, output)
     elif done:
         show.put_line(f"✓ {shown(place)}: {', '.join(done)} applied")
     else:

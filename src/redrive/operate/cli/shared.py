@@ -52,6 +52,7 @@ IdsArgument = Annotated[
     list[str], typer.Argument(metavar="ID...", help="Ids, or unique beginnings of them; - reads them from input.")
 ]
 AppArgument = Annotated[str, typer.Argument(metavar="APP", help="Your app as module:attribute, like app:app.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would happen, and do nothing.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,13 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 def url_from(ctx: typer.Context, url: str | None) -> str:
     """Decide on the database: said with the command, before it, in the environment, or the default."""
+    return said_url(ctx, url) or DEFAULT_URL
+
+
+def said_url(ctx: typer.Context, url: str | None) -> str | None:
+    """Return the database that was named, if one was."""
     settings = ctx.find_object(Settings) or Settings()
-    return url or settings.url or os.environ.get("REDRIVE_URL") or DEFAULT_URL
+    return url or settings.url or os.environ.get("REDRIVE_URL")
 
 
 def shown(url: str) -> str:
@@ -105,9 +111,9 @@ def sqlite_path(app: Redrive) -> Path | None:
 
 
 @asynccontextmanager
-async def existing(url: str) -> AsyncIterator[Redrive]:
+async def existing(place: str | Redrive) -> AsyncIterator[Redrive]:
     """Open a database that must be there: looking at one never creates it."""
-    app = app_for(url, migrate=False)
+    app = app_for(place, migrate=False) if isinstance(place, str) else place
     path = sqlite_path(app)
     if path is not None and path.parent.is_dir() and not path.exists():
         raise ConfigurationError(
@@ -139,6 +145,27 @@ def load_app(name: str) -> Redrive:
     if not isinstance(found, Redrive):
         raise ConfigurationError(f"{name} is a {type(found).__name__}, not a Redrive: name the app itself")
     return found
+
+
+def app_with_handlers(name: str) -> Redrive:
+    """Import an app that must have handlers."""
+    app = load_app(name)
+    if not app.handlers:
+        raise ConfigurationError(f"{name} has no handlers: register one with @{name.partition(':')[2]}.handler('…')")
+    return app
+
+
+def place_from(ctx: typer.Context, url: str | None, app: str | None) -> str | Redrive:
+    """Decide where to act: with an app, on its own database; else on the one that was named."""
+    if app is None:
+        return url_from(ctx, url)
+    loaded = app_with_handlers(app)
+    if (said_url(ctx, url) or loaded.url) != loaded.url:
+        raise BadInput(
+            f"{app} works on {shown(loaded.url)}, and --url or REDRIVE_URL names another database: "
+            "leave that out, or have the app read REDRIVE_URL"
+        )
+    return loaded
 
 
 def _imported(name: str) -> Any:

@@ -19,7 +19,7 @@ from rich.text import Text
 from redrive.event import Event, Status
 from redrive.operate.actions import DONE, Done
 from redrive.operate.cli.shared import Output
-from redrive.operate.cli.text import clean, clock_time, day, one_line, times, when
+from redrive.operate.cli.text import clean, clock_time, day, harmless_json, one_line, times, when
 from redrive.operate.views import Step, Timeline
 from redrive.redrive import Redriving
 
@@ -61,7 +61,7 @@ def put_line(text: str) -> None:
 def json_text(value: Any, *, indent: int | None = None) -> str:
     """Write JSON as the terminal can take it."""
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
-    return json.dumps(value, ensure_ascii=not encoding.startswith("utf"), indent=indent, default=str)
+    return harmless_json(json.dumps(value, ensure_ascii=not encoding.startswith("utf"), indent=indent, default=str))
 
 
 def listing(
@@ -82,7 +82,12 @@ def single(item: Any, output: Output, to_json: Callable[[Any], Any], draw: Calla
     if output is Output.TABLE:
         put(draw(item))
     else:
-        print(json_text(to_json(item), indent=2 if output is Output.JSON else None))
+        plain(to_json(item), output)
+
+
+def plain(value: Any, output: Output) -> None:
+    """Print a value for a program: JSON over several lines, or on one."""
+    print(json_text(value, indent=2 if output is Output.JSON else None))
 
 
 # --- tables ---
@@ -172,7 +177,7 @@ def note(event: Event, now: datetime) -> str:
     if event.status is Status.FAILED:
         return error_line(event)
     if event.status in (Status.CANCELLED, Status.BLOCKED):
-        waits = f"waits for {event.blocked_on}" if event.blocked_on else ""
+        waits = f"waits for {event.blocked_on}" if event.blocked_on else f"in line of {event.ordering_key}"
         return one_line(event.cancel_reason or waits, _ERROR_LENGTH)
     if event.status is Status.PENDING and event.next_retry_at is not None:
         return f"retry {when(event.next_retry_at, now)}: {error_line(event)}"
@@ -220,15 +225,20 @@ def dead_letters_table(events: Sequence[Event], now: datetime) -> RenderableType
 # --- one event ---
 
 
+def facts_sheet(facts: Iterable[tuple[str, str | Text | None]]) -> RenderableType:
+    """Draw names and values below one another; what has no value is left out."""
+    drawn = Table.grid(padding=(0, 2, 0, 0))
+    drawn.add_column(style="dim", no_wrap=True)
+    drawn.add_column(overflow="fold")
+    for name, value in facts:
+        if value:
+            drawn.add_row(name, value if isinstance(value, Text) else Text(clean(value)))
+    return drawn
+
+
 def event_sheet(event: Event, now: datetime) -> RenderableType:
     """Draw everything about one event."""
-    facts = Table.grid(padding=(0, 2, 0, 0))
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column(overflow="fold")
-    for name, value in _facts(event, now):
-        if value:
-            facts.add_row(name, value if isinstance(value, Text) else Text(clean(value)))
-    parts: list[RenderableType] = [facts]
+    parts: list[RenderableType] = [facts_sheet(_facts(event, now))]
     if event.last_error:
         parts += [Text("\nlast error", style="dim"), _indented(Text(clean(event.last_error.rstrip()), style="red"))]
     parts += [Text("\npayload", style="dim"), _indented(_json(event.payload))]
@@ -260,6 +270,7 @@ def _facts(event: Event, now: datetime) -> Iterable[tuple[str, str | Text | None
     yield "fingerprint", event.fingerprint
     yield "subject", event.subject
     yield "retry key", event.retry_key
+    yield "ordering key", event.ordering_key
     yield "idempotency key", event.idempotency_key if event.idempotency_key != str(event.id) else None
     yield "correlation", event.correlation_id
     yield "caused by", event.causation_id
@@ -314,6 +325,8 @@ _MARKS: Final = {
     "cancelled": ("■", "dim"),
     "discarded": ("□", "dim"),
     "restored": ("■", "red"),
+    "edited": ("✎", "cyan"),
+    "imported": ("●", "bold"),
     "delivered": ("✓", "bold green"),
     "in-flight": ("▷", "cyan"),
     "due": ("○", "yellow"),
@@ -352,8 +365,6 @@ def _step_rows(drawn: Table, step: Step, now: datetime, *, last: bool) -> None:
 
 
 # --- beside the result ---
-
-Draw = Callable[[Sequence[Any]], RenderableType]
 
 
 def hint(text: str) -> None:

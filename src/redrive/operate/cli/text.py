@@ -18,6 +18,11 @@ def clean(text: str) -> str:
     return _HARMFUL.sub(lambda match: match[0].encode("unicode_escape", "surrogatepass").decode("ascii"), text)
 
 
+def harmless_json(text: str) -> str:
+    """Write in JSON what a terminal would obey as the escapes of JSON; they mean the same there."""
+    return _HARMFUL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
 def one_line(text: str, limit: int) -> str:
     """Bring text onto one line of bounded length."""
     line = _SPACE.sub(" ", clean(text[: limit * 4])).strip()

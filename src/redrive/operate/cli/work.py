@@ -9,8 +9,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -20,22 +20,21 @@ from rich.text import Text
 
 from redrive.app import Redrive
 from redrive.clock import SystemClock
-from redrive.errors import ConfigurationError, StoreUnavailable
+from redrive.errors import StoreUnavailable
 from redrive.logs import log
 from redrive.operate.cli import show
 from redrive.operate.cli.outcome import INTERRUPTED, BadInput, Code, say
-from redrive.operate.cli.shared import AppArgument, Settings, load_app, log_to_stderr, run, seconds_from, shown
+from redrive.operate.cli.shared import AppArgument, Settings, app_with_handlers, log_to_stderr, run, seconds_from, shown
+from redrive.operate.cli.signals import on_signals
 from redrive.operate.cli.text import number, plural
 from redrive.operate.views import overview
 from redrive.worker import Worker
 
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _MOST_PROCESSES: Final = 256
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 30.0
 _STEADY_SECONDS: Final = 60.0  # a child that lived so long starts again without a pause
 _HANDLER_THREAD: Final = "redrive-handler"
-_SAME_SIGNAL: Final = 0.3
 _IDLE_SECONDS: Final = 0.2  # an idle thread of the pool ends by itself within this
 
 
@@ -48,10 +47,15 @@ class Wanted:
     queues: tuple[str, ...]
     grace: str
     drain: bool
+    generation: int | None = None
 
 
 ConcurrencyOption = Annotated[int, typer.Option("--concurrency", "-c", min=1, max=10_000, help="Handlers at once.")]
 QueueOption = Annotated[list[str] | None, typer.Option("--queue", "-q", help="Only these queues; may be repeated.")]
+GenerationOption = Annotated[
+    int | None,
+    typer.Option("--generation", "-g", min=0, help="Serve events of this generation; without it: the app's."),
+]
 GraceOption = Annotated[str, typer.Option("--grace", metavar="SPAN", help="How long handlers may finish on stop.")]
 
 
@@ -63,13 +67,14 @@ def worker(
     ] = 1,
     concurrency: ConcurrencyOption = 100,
     queue: QueueOption = None,
-    drain: Annotated[bool, typer.Option("--drain", help="Run everything that is due, then end.")] = False,
+    generation: GenerationOption = None,
+    drain: Annotated[bool, typer.Option("--drain", help="Run what is due, redrives too, then end.")] = False,
     grace: GraceOption = "30s",
     parent: Annotated[int | None, typer.Option("--parent", hidden=True)] = None,
 ) -> None:
     """Run handlers. Ctrl-C lets them finish; a second one hands everything back at once."""
     seconds_from(grace, "--grace")
-    wanted = Wanted(app, concurrency, tuple(queue or ("default",)), grace, drain)
+    wanted = Wanted(app, concurrency, tuple(queue or ("default",)), grace, drain, generation)
     log_to_stderr("info")
     loaded = _loaded(ctx, app)
     _leave(run(_Parent(wanted, loaded, processes).run() if processes > 1 else _work(loaded, wanted, parent=parent)))
@@ -92,11 +97,9 @@ def up(
 
 def _loaded(ctx: typer.Context, name: str) -> Redrive:
     settings = ctx.find_object(Settings) or Settings()
-    app = load_app(name)
+    app = app_with_handlers(name)
     if settings.url and settings.url not in (app.url, os.environ.get("REDRIVE_URL")):
         raise BadInput(f"{name} names its own database ({shown(app.url)}): leave --url out, or read REDRIVE_URL there")
-    if not app.handlers:
-        raise ConfigurationError(f"{name} has no handlers: register one with @{name.partition(':')[2]}.handler('…')")
     return app
 
 
@@ -119,7 +122,9 @@ def _leave(code: int) -> None:
 
 async def _work(app: Redrive, wanted: Wanted, *, parent: int | None = None) -> int:
     async with app:
-        working = app.worker(concurrency=wanted.concurrency, queues=wanted.queues, drain=wanted.grace)
+        working = app.worker(
+            concurrency=wanted.concurrency, queues=wanted.queues, drain=wanted.grace, generation=wanted.generation
+        )
         if wanted.drain:
             return await _drained(working)
         return await _until_told(working, parent)
@@ -132,7 +137,7 @@ async def _drained(working: Worker) -> int:
     def give_up(_count: int) -> None:
         task.cancel()
 
-    with _on_signals(give_up):
+    with on_signals(give_up):
         try:
             tally = await task
         except asyncio.CancelledError:
@@ -154,32 +159,10 @@ async def _until_told(working: Worker, parent: int | None = None) -> int:
             log.warning("stopping at once: what is running is handed back", worker=working.name)
             working.stop(at_once=True)
 
-    with _on_signals(on_signal):
+    with on_signals(on_signal):
         async with _orphan_watch(parent, working.stop):
             await working.run()
     return Code.HALTED if halted else Code.DONE
-
-
-@contextmanager
-def _on_signals(act: Callable[[int], None]) -> Iterator[None]:
-    """Call ``act`` with the number of signals so far. Some senders send one twice; that is no second wish."""
-    loop = asyncio.get_running_loop()
-    count, heard_at = 0, 0.0
-
-    def heard() -> None:
-        nonlocal count, heard_at
-        now = loop.time()
-        if count == 0 or now - heard_at > _SAME_SIGNAL:
-            count, heard_at = count + 1, now
-            act(count)
-
-    for each in _SIGNALS:
-        loop.add_signal_handler(each, heard)
-    try:
-        yield
-    finally:
-        for each in _SIGNALS:
-            loop.remove_signal_handler(each)
 
 
 @asynccontextmanager
@@ -228,7 +211,7 @@ class _Parent:
         async with self._app:  # an app that cannot be opened is said once, before any child
             pass
         log.info("starting processes", processes=self._processes, app=self._wanted.app)
-        with _on_signals(self._pass_on):
+        with on_signals(self._pass_on):
             codes = await asyncio.gather(*(self._keep(place) for place in range(self._processes)))
         log.info("all processes have ended")
         return Code.HALTED if self._signals > 1 else max((abs(code) for code in codes), default=0)
@@ -271,6 +254,7 @@ class _Parent:
         command += ["--concurrency", str(wanted.concurrency), "--grace", wanted.grace]
         command += [word for queue in wanted.queues for word in ("--queue", queue)]
         command += ["--drain"] if wanted.drain else []
+        command += [] if wanted.generation is None else ["--generation", str(wanted.generation)]
         # A session of its own: Ctrl-C at the terminal is for the parent alone, which passes it on once.
         return await asyncio.create_subprocess_exec(*command, start_new_session=True, stdin=asyncio.subprocess.DEVNULL)
 

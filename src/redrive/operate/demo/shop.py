@@ -66,7 +66,7 @@ class AnyInvoice(BaseModel):
 def shop(url: str, world: World, *, release: int, pace: float) -> Redrive:
     """Make the shop's app. ``pace`` stretches its waits, so that a longer demo shows the same."""
     waits = RetryPolicy(max_attempts=12, base_delay=0.3 * pace, max_delay=2.4 * pace, jitter=0.2)
-    app = Redrive(url, source="shop", retry=waits, generation=release)
+    app = Redrive(url, source="shop", retry=waits)
 
     @app.handler("order.paid", brake=False)  # this demo shows retries
     async def ship(order: Order, ctx: Context) -> None:

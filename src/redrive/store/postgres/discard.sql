@@ -1,15 +1,9 @@
--- Discard: hide a dead letter; the row stays and can be restored. Its trail entry stands or falls with it.
-with moment as (
-    select coalesce(:now::timestamptz, clock_timestamp()) as now
-), changed as (
-    update redrive.outbox o set deleted_at = m.now from moment m
-    where o.id = :id::uuid and o.status = 'failed' and o.deleted_at is null
-    returning o.id, o.source
-), trailed as (
-    select redrive.write_trail('operator', (select now from moment), array_agg(id), array_agg('discarded'::text),
-        array_agg(source), array_agg(:by::text), array_agg(json_build_object('reason', :reason::text)::text))
-    from changed
-), grouped as (
-    select redrive.count_dead(array_agg(id), -1, false, (select now from moment)) from changed
-)
-select c.id from changed c, trailed, grouped
+-- Discard: hide the next dead letters of a set, in the order of their ids. The rows stay and can be restored.
+-- What became a dead letter after `until` was not in the set when it was shown, and stays.
+update redrive.outbox o set deleted_at = coalesce(:now::timestamptz, clock_timestamp())
+where o.id = any(array(
+    select id from redrive.outbox
+    where status = 'failed' and deleted_at is null and id > :after::uuid
+      and (:until::timestamptz is null or coalesce(ended_at, created_at) <= :until::timestamptz) {where}
+    order by id limit :limit::int for update))
+returning o.id, o.source, o.fingerprint, o.target, o.ordering_key

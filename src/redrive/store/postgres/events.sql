@@ -1,2 +1,2 @@
--- Events: a page of them, newest first; the filters that were asked for are added at the end.
-select {columns} from redrive.outbox where true
+-- Events: a page of them, newest first; the filters that were asked for are filled in.
+select {columns} from redrive.outbox where true {where} order by id desc limit :limit

@@ -1,5 +1,2 @@
--- Uncount: take purged dead letters out of their groups; their rows are gone already.
-update redrive.failure_group g set dead_count = g.dead_count - c.n
-from (select f.fingerprint, count(*) as n from unnest(:fingerprints::text[]) as f(fingerprint)
-      group by f.fingerprint order by f.fingerprint) c
-where g.fingerprint = c.fingerprint
+-- Uncount: take dead letters out of their groups. A group that is missing stays so, or it would count less than none.
+select redrive.uncount_dead(:fingerprints::text[])

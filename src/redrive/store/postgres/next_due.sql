@@ -1,9 +1,9 @@
 -- Next due: when the earliest event of these lanes comes due after now, in seconds from now.
 select extract(epoch from min(n.due_at) - coalesce(:now::timestamptz, clock_timestamp()))::float8 as seconds
-from unnest(:queues::text[], :priorities::smallint[]) as lane(queue, priority)
+from unnest(:queues::text[], :priorities::smallint[], :generations::bigint[]) as lane(queue, priority, generation)
 cross join lateral (
     select p.due_at from redrive.outbox p
     where p.status = 'pending' and p.queue = lane.queue and p.priority = lane.priority
-      and p.due_at > coalesce(:now::timestamptz, clock_timestamp())
+      and p.generation = lane.generation and p.due_at > coalesce(:now::timestamptz, clock_timestamp())
     order by p.due_at limit 1
 ) n

@@ -6,6 +6,7 @@ with moment as materialized (
     select o.id, (select count(*) from redrive.payload_revision v where v.event_id = o.id) + 1, o.payload, :by::text,
            :reason::text, m.now
     from redrive.outbox o, moment m where o.id = :id::uuid and o.status = 'failed' and o.deleted_at is null
+      and (:cycle::int is null or o.cycle = :cycle::int)
     returning event_id, revision
 ), changed as (
     update redrive.outbox o set payload = (:payload::text)::json where o.id = any(array(select event_id from kept))

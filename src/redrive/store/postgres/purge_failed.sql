@@ -1,4 +1,10 @@
 -- Purge failed: remove dead letters that ended long ago. Only ever runs when somebody configured or asked for it.
-delete from redrive.outbox where id = any(array(
-    select id from redrive.outbox where status = 'failed' and ended_at < :before::timestamptz limit :limit for update skip locked))
-returning case when deleted_at is null then fingerprint end
+-- The next of their ordering keys may go.
+with gone as (
+    delete from redrive.outbox where id = any(array(
+        select id from redrive.outbox where status = 'failed' and ended_at < :before::timestamptz limit :limit for update skip locked))
+    returning case when deleted_at is null then fingerprint end as fingerprint, target, ordering_key
+), promoted as (
+    select redrive.promote(array_agg(target), array_agg(ordering_key), :now::timestamptz) from gone where ordering_key is not null
+)
+select g.fingerprint from gone g, promoted

@@ -1,2 +1,3 @@
--- Eligibility: how many members may go, and why the others may not.
-select state, reason, count(*) as n from redrive.redrive_item where redrive_id = :id::uuid group by state, reason order by n desc
+-- Eligibility: of a chunk of members how many may go, and why the others may not, by group.
+select state, reason, fingerprint, count(*) as n, min(failed_at) as oldest, max(failed_at) as newest
+from redrive.redrive_item where redrive_id = :id::uuid and position > :after::bigint group by state, reason, fingerprint

@@ -1,3 +1,5 @@
--- Plan: write down what was asked; the members follow in the same transaction.
+-- Plan: write down what was asked. The members follow a chunk at a time; until all are there it cannot be started.
 insert into redrive.redrive (id, state, selection, sentence, planned_by, planned_at, expires_at)
-values (:id::uuid, 'planned', :selection::text, :sentence::text, :by::text, coalesce(:now::timestamptz, clock_timestamp()), coalesce(:now::timestamptz, clock_timestamp()) + make_interval(secs => :keep::float8))
+select :id::uuid, 'planning', :selection::text, :sentence::text, :by::text, m.now, m.now + make_interval(secs => :keep::float8)
+from (select coalesce(:now::timestamptz, clock_timestamp()) as now) m
+returning planned_at

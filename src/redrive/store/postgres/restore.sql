@@ -1,15 +1,9 @@
--- Restore: take a discarded dead letter back into the quarantine. Its trail entry stands or falls with it.
-with moment as (
-    select coalesce(:now::timestamptz, clock_timestamp()) as now
-), changed as (
-    update redrive.outbox o set deleted_at = null
-    where o.id = :id::uuid and o.status = 'failed' and o.deleted_at is not null
-    returning o.id, o.source
-), trailed as (
-    select redrive.write_trail('operator', (select now from moment), array_agg(id), array_agg('restored'::text),
-        array_agg(source), array_agg(:by::text), array_agg(json_build_object('reason', :reason::text)::text))
-    from changed
-), grouped as (
-    select redrive.count_dead(array_agg(id), 1, false, (select now from moment)) from changed
-)
-select c.id from changed c, trailed, grouped
+-- Restore: take the next discarded dead letters of a set back into the quarantine, in the order of their ids.
+-- What was discarded after `until` was not in the set when it was shown, and stays.
+update redrive.outbox o set deleted_at = null
+where o.id = any(array(
+    select id from redrive.outbox
+    where status = 'failed' and deleted_at is not null and id > :after::uuid
+      and (:until::timestamptz is null or deleted_at <= :until::timestamptz) {where}
+    order by id limit :limit::int for update))
+returning o.id, o.source, o.fingerprint

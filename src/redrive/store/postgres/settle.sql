@@ -9,7 +9,7 @@ with moment as materialized (
 ), settled as (
     update redrive.outbox o
     set (status, due_at, attempts, deferred_count, blocked_on, first_failed_at, last_error, error_class, error_type,
-         safe_to_retry, fingerprint, max_attempts, ended_at) = (
+         safe_to_retry, fingerprint, max_attempts, passed, ended_at) = (
         select (:statuses::text[])[n],
                case when (:statuses::text[])[n] = 'pending'
                     then m.now + make_interval(secs => (:delays::float8[])[n]) else o.due_at end,
@@ -23,13 +23,16 @@ with moment as materialized (
                case when (:last_errors::text[])[n] = '' then o.error_type else (:error_types::text[])[n] end,
                case when (:last_errors::text[])[n] = '' then o.safe_to_retry else (:safe_to_retry::boolean[])[n] end,
                coalesce((:fingerprints::text[])[n], o.fingerprint), coalesce((:max_attempts::int[])[n], o.max_attempts),
+               (:passed::boolean[])[n],
                case when (:statuses::text[])[n] = 'failed' then m.now end
         from moment m, array_position(:ids::uuid[], o.id) as n)
     where o.id = any(:ids::uuid[]) and coalesce(o.status, '') = 'in_flight'
       and o.fence = (:fences::bigint[])[array_position(:ids::uuid[], o.id)]
-    returning o.id, o.source, o.status, o.attempts, o.due_at, o.blocked_on, o.error_class, o.error_type,
-              (:outcomes::text[])[array_position(:ids::uuid[], o.id)] as outcome,
+    returning o.id, o.target, o.ordering_key, o.source, o.status, o.attempts, o.due_at, o.blocked_on, o.error_class,
+              o.error_type, (:outcomes::text[])[array_position(:ids::uuid[], o.id)] as outcome,
               (:last_errors::text[])[array_position(:ids::uuid[], o.id)] <> '' as tried
+), grouped as (  -- before the trail: everybody takes these locks in this order
+    select redrive.count_dead(array_agg(id), true, (select now from moment)) from settled where status = 'failed'
 ), trailed as (
     select redrive.write_trail(
         :chain::text, (select now from moment), array_agg(id),
@@ -42,8 +45,9 @@ with moment as materialized (
             then json_build_object('blocked_on', blocked_on, 'tried', tried)
             else json_build_object('attempt', attempts, 'outcome', outcome, 'error_class', error_class,
                                    'error_type', error_type, 'next_retry_at', redrive.iso(due_at)) end::text))
-    from settled
-), grouped as (
-    select redrive.count_dead(array_agg(id), 1, true, (select now from moment)) from settled where status = 'failed'
+    from settled, grouped
+), promoted as (
+    select redrive.promote(array_agg(target), array_agg(ordering_key), :now::timestamptz, false) from settled
+    where ordering_key is not null
 )
-select s.id from settled s, trailed, grouped
+select s.id from settled s, trailed, grouped, promoted

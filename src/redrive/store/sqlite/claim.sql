@@ -1,13 +1,25 @@
--- Claim: take due events of one lane (queue, priority) with a fence of one more.
+-- Claim: take due events of one lane (queue, priority, generation) with a fence of one more. What stands behind another
+-- of its ordering key becomes blocked instead.
 -- Differs from PostgreSQL: one lane a statement, no skipping of locked rows (one writer at a time), no watermark
 -- (there are no dead index entries to step over).
 update redrive_outbox
-set status = 'in_flight', attempts = attempts + 1, fence = fence + 1, session_id = :session
-where seq in (
-    select seq from redrive_outbox indexed by redrive_outbox_due
-    where status = 'pending' and queue = :queue and priority = :priority and due_at <= :now
-    order by due_at, seq
-    limit :want)
+set status = case when due.waits then 'blocked' else 'in_flight' end,
+    attempts = attempts + not due.waits, fence = fence + not due.waits,
+    session_id = case when due.waits then session_id else :session end
+from (
+    select p.seq as place,
+           p.ordering_key is not null
+           and (exists (select 1 from redrive_key_line l
+                        where l.target = p.target and l.ordering_key = p.ordering_key and l.seq < p.seq)
+                or exists (select 1 from redrive_outbox f
+                           where f.target = p.target and f.ordering_key = p.ordering_key and f.ordering_key is not null
+                             and f.status = 'in_flight')) as waits
+    from redrive_outbox p indexed by redrive_outbox_due
+    where p.status = 'pending' and p.queue = :queue and p.priority = :priority and p.generation = :generation
+      and p.due_at <= :now
+    order by p.due_at, p.seq
+    limit :want) due
+where seq = due.place
 returning id, fence, target, attempts, lost_count, payload, type, queue, priority, due_at,
           source, subject, headers, idempotency_key, retry_key, correlation_id, causation_id,
-          ordering_key, generation, cycle, created_at
+          ordering_key, generation, cycle, created_at, status

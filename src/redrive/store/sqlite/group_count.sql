@@ -1,10 +1,10 @@
--- Count: add dead letters to their groups, or take them out (sign -1), in the transaction that makes or moves them.
+-- Count: add dead letters to their groups, new ones or restored, in the transaction that makes or moves them.
 insert into redrive_failure_group (
     fingerprint, target, type, error_class, error_type, title, dead_count, total_count, first_seen_at, last_seen_at,
     first_generation, last_generation, sample_event_id)
 select o.fingerprint, min(o.target), min(o.type), coalesce(min(o.error_class), ''), coalesce(min(o.error_type), ''),
        substr(substr(coalesce(min(o.last_error), ''), 1, instr(coalesce(min(o.last_error), '') || char(10), char(10)) - 1), 1, 300),
-       :sign * count(*), case when :is_new then count(*) else 0 end, :now, :now, min(o.generation), max(o.generation), max(o.id)
+       count(*), case when :is_new then count(*) else 0 end, :now, :now, min(o.generation), max(o.generation), max(o.id)
 from redrive_outbox o
 where o.id in (select value from json_each(:ids)) and o.fingerprint is not null
 group by o.fingerprint

@@ -1,5 +1,6 @@
 -- Pick: the next members of a redrive, and why one of them may no longer go (a part of release on PostgreSQL).
-select i.position, i.event_id, i.fingerprint, o.source, o.cycle + 1, coalesce(:generation, o.generation),
+select i.position, i.event_id, i.fingerprint, o.source, o.cycle + 1 as next_cycle,
+       coalesce(:generation, o.generation) as generation,
        case when o.id is null then 'the event is gone'
             when o.status <> 'failed' then 'it is ' || o.status
             when o.deleted_at is not null then 'it was discarded'
@@ -10,7 +11,19 @@ select i.position, i.event_id, i.fingerprint, o.source, o.cycle + 1, coalesce(:g
                 exists (select 1 from redrive_outbox l where l.target = o.target and l.retry_key = o.retry_key
                         and l.status in ('pending', 'in_flight', 'blocked'))
                 or row_number() over (partition by o.target, o.retry_key order by i.position) > 1)
-                then 'another event with its retry key is under way' end
-from (select * from redrive_redrive_item where redrive_id = :id and state = 'ready' order by position limit :limit) i
+                then 'another event with its retry key is under way'
+            when o.ordering_key is not null and exists (
+                select 1 from redrive_key_line l where l.target = o.target and l.ordering_key = o.ordering_key
+                and l.status = 'failed' and l.seq < o.seq and not exists (
+                    select 1 from redrive_redrive_item y
+                    where y.redrive_id = :id and y.event_id = l.id and y.state = 'ready'))
+                then 'behind a failed head of its ordering key' end as why
+-- the next of an ordering key goes when the member before it has ended; some more are looked at for that
+from (select x.* from (select * from redrive_redrive_item indexed by redrive_redrive_item_ready
+                       where redrive_id = :id and state = 'ready' order by position limit 4 * :limit) x
+      where x.follows is null or not exists (
+          select 1 from redrive_redrive_item f
+          where f.redrive_id = :id and f.position = x.follows and f.state in ('ready', 'released'))
+      order by x.position limit :limit) i
 left join redrive_outbox o on o.id = i.event_id
 order by i.position

@@ -1,2 +1,3 @@
 -- Planned: the set is frozen; its digest is what a start must show.
-update redrive_redrive set digest = :digest, total = :total, ready = :ready where id = :id
+update redrive_redrive set state = 'planned', digest = :digest, total = :total, ready = :ready
+where id = :id and state = 'planning'

@@ -4,6 +4,7 @@ update redrive_outbox
 set status = 'pending', due_at = :now, attempts = 0, lost_count = 0, deferred_count = 0, degraded = 0, cycle = cycle + 1,
     generation = coalesce(:generation, generation), priority = coalesce(:priority, priority), first_failed_at = null,
     last_error = null, error_class = null, error_type = null, safe_to_retry = null, fingerprint = null, ended_at = null,
+    passed = 0,
     failure_history = json_insert(
         case when json_array_length(failure_history) >= 20 then json_remove(failure_history, '$[0]')
              else failure_history end,

@@ -1,2 +1,6 @@
--- Stage: what became of the members released in one stage.
-select state, count(*) as n from redrive_redrive_item where redrive_id = :id and stage = :stage group by state
+-- Stage: what became of the members released in one stage. They lie before the first that is ready.
+select state, count(*) as n from redrive_redrive_item
+where redrive_id = :id and stage = :stage and position < coalesce(
+    (select min(r.position) from redrive_redrive_item r where r.redrive_id = :id and r.state = 'ready'),
+    9223372036854775807)
+group by state

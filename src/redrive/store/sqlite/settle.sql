@@ -14,6 +14,7 @@ set status = :status,
     error_type = case when :last_error = '' then error_type else :error_type end,
     safe_to_retry = case when :last_error = '' then safe_to_retry else :safe_to_retry end,
     fingerprint = coalesce(:fingerprint, fingerprint), max_attempts = coalesce(:max_attempts, max_attempts),
+    passed = :passed,
     ended_at = case when :status = 'failed' then :now end
 where id = :id and fence = :fence and status = 'in_flight'
-returning id, source, status, attempts, due_at
+returning id, source, status, attempts, due_at, target, ordering_key

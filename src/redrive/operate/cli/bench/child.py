@@ -18,16 +18,23 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from uuid import UUID
 
 import structlog
 
+from redrive import group
 from redrive.app import Redrive
 from redrive.context import Context
+from redrive.operate import views
 from redrive.operate.cli.bench import raw
 from redrive.operate.cli.bench.place import TYPE
 from redrive.policy import RetryPolicy
+from redrive.redrive import Release
+from redrive.selection import parse
+from redrive.store.base import EventFilter
 
 Result = dict[str, Any]
 Job = Callable[..., Coroutine[Any, Any, Result]]
@@ -38,6 +45,12 @@ _SPACING: Final = (0.03, 0.08)
 _FLOW_AHEAD: Final = 5_000
 _NOTE_SECONDS: Final = 0.5
 _TOP: Final = 25
+_SELECTIONS: Final = (
+    "", "status:failed", "status:pending", "status:in_flight", "status:failed type:bench.event.7",
+    "status:failed type:bench.*", "status:failed class:missing", "status:failed payload.currency:C7",
+    'status:failed text:"preloaded 19"', 'status:failed text:"no such thing"', "status:failed payload.currency:none",
+    "status:failed age>1h", "corr:corr-777", "status:cancelled", "type:none", 'text:"no such thing"',
+)  # fmt: skip
 _WAITS: Final = ("acquire", "poll", "get' of '_queue", "time.sleep")
 _WORTH_SHOWING: Final = 0.1  # seconds of its own that a thread must have used
 
@@ -95,6 +108,8 @@ async def work(
         await worker.run()
         ended = time.monotonic()
         watching.cancel()
+        if shared is not None:
+            shared.tell(delivered)  # or the others wait for what was delivered since the last look
     return {"count": delivered, "began": began, "ended": ended}
 
 
@@ -163,13 +178,20 @@ async def idle(go: Callable[[], None], *, url: str, seconds: float) -> Result:
     return {"count": 0, "began": began, "ended": ended, "used": used}
 
 
-async def pick_up(go: Callable[[], None], *, url: str, goal: int, publishes: bool) -> Result:
+async def pick_up(
+    go: Callable[[], None], *, url: str, goal: int, publishes: bool, redrive_rate: float | None = None
+) -> Result:
     """Run an idle worker and note when each event reaches its handler; publish them here too, if told to."""
     started: dict[int, float] = {}
+    redriven = 0
     app = Redrive(url)
 
     @app.handler(TYPE)
-    async def note(payload: dict[str, Any]) -> None:
+    async def note(payload: dict[str, Any], context: Context) -> None:
+        nonlocal redriven
+        if context.cycle:
+            redriven += 1
+            return
         started[payload["n"]] = time.monotonic()
         if len(started) == goal:
             worker.stop()
@@ -178,10 +200,75 @@ async def pick_up(go: Callable[[], None], *, url: str, goal: int, publishes: boo
         worker = app.worker()
         running = asyncio.create_task(worker.run())
         await asyncio.sleep(_SETTLE_SECONDS)
+        if redrive_rate is not None:
+            await _start_redrive(app, Release(rate=redrive_rate))
+            await asyncio.sleep(_SETTLE_SECONDS)
         go()
         published = await _publish_spaced(app, goal) if publishes else []
         await running
-    return {"count": len(started), "started": list(started.items()), "published": published}
+    return {"count": len(started), "started": list(started.items()), "published": published, "redriven": redriven}
+
+
+async def _start_redrive(app: Redrive, release: Release) -> UUID:
+    planned = await app.plan("status:failed", by="bench")
+    return (await app.start(planned.redrive.token, by="bench", reason="to be measured", release=release)).id
+
+
+async def redrive_all(go: Callable[[], None], *, url: str) -> Result:
+    """Redrive every dead letter at full speed, until the redrive says that all have ended."""
+    app = Redrive(url)
+    app.handler(TYPE)(raw.noop)
+    async with app:
+        planned = await app.plan("status:failed", by="bench")
+        worker = app.worker()
+        go()
+        began = time.monotonic()
+        started = await app.start(planned.redrive.token, by="bench", reason="to be measured")
+        running = asyncio.create_task(worker.run())
+        while (standing := await app.redriving(started.id)).state == "running":  # noqa: ASYNC110 - others change it
+            await asyncio.sleep(_LOOK_SECONDS)
+        ended = time.monotonic()
+        worker.stop()
+        await running
+    return {"count": standing.delivered, "began": began, "ended": ended}
+
+
+async def regroup(go: Callable[[], None], *, url: str) -> Result:
+    """Count the groups of rows that were written past the workers."""
+    async with Redrive(url) as app:
+        go()
+        return {"count": len(await group.rebuild(app.store))}
+
+
+async def plan(go: Callable[[], None], *, url: str) -> Result:
+    """Plan a redrive of every dead letter."""
+    async with Redrive(url) as app:
+        go()
+        began = time.monotonic()
+        planned = await app.plan("status:failed", by="bench")
+        return {"count": planned.redrive.ready, "began": began, "ended": time.monotonic()}
+
+
+async def look(go: Callable[[], None], *, url: str, samples: int) -> Result:
+    """Ask for pages as an operator does, and note how long each takes, in milliseconds."""
+    pages: dict[str, list[float]] = {}
+    async with Redrive(url) as app:
+        groups = await app.groups()
+        largest = max(groups, key=lambda each: each.dead_count)
+        looks: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
+            "overview": partial(views.overview, app),
+            "groups": app.groups,
+            "one group with its skew": partial(views.group_story, app, largest),
+        }
+        for selection in (*_SELECTIONS, f"status:failed group:{largest.fingerprint}"):
+            looks[selection] = partial(app.page, views.narrowed(app, EventFilter(), parse(selection)))
+        go()
+        for _ in range(samples):
+            for name, ask in looks.items():
+                began = time.monotonic()
+                await ask()
+                pages.setdefault(name, []).append((time.monotonic() - began) * 1e3)
+    return {"count": samples, "pages": pages}
 
 
 async def publish_spaced(go: Callable[[], None], *, url: str, goal: int) -> Result:
@@ -261,6 +348,10 @@ async def work_flow(
 
 
 JOBS: Final[dict[str, Job]] = {
+    "redrive_all": redrive_all,
+    "regroup": regroup,
+    "plan": plan,
+    "look": look,
     "work": work,
     "raw_drain": raw_drain,
     "publish": publish,

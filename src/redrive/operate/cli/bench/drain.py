@@ -1,8 +1,12 @@
 """Drain: how fast events that are due go through no-op handlers."""
 
+from typing import Final
+
 from redrive.operate.cli.bench import peers, raw
 from redrive.operate.cli.bench.measure import BenchFailed, Child, Report, Setup, alone, rate_of, together, workers
 from redrive.operate.cli.bench.place import Place, Rows
+
+_EVENTS_OF_A_KEY: Final = 10
 
 
 async def drain(setup: Setup, place: Place) -> Report:
@@ -38,6 +42,26 @@ async def drain(setup: Setup, place: Place) -> Report:
     if setup.profile:
         async with place.fresh(Rows(events)) as url:
             await alone("work", url=url, goal=events, profile=str(setup.profile))
+    return report
+
+
+async def keys(setup: Setup, place: Place) -> Report:
+    """Events with ordering keys, ten of each, beside as many without."""
+    events = setup.events or 100_000
+    settings = {"events": events, "keys": max(1, events // _EVENTS_OF_A_KEY), "repeat": setup.repeat}
+    report = Report("keys", place.store, settings | {"processes": setup.processes})
+    found: dict[str, list[float]] = {"rate": [], "drain_rate": []}
+    for turn in range(setup.repeat):
+        for name, number in (("drain_rate", 0), ("rate", settings["keys"])):
+            setup.saying("keys", turn)("with keys" if number else "without keys")
+            async with place.fresh(Rows(events, keys=number)) as url:
+                results = await workers(setup.processes, goal=events, url=url)
+                await all_delivered(place, url, events)
+            found[name].append(rate_of(results, events))
+    for name, rates in found.items():
+        report.put(name, rates)
+    report.ratio("ratio_to_drain", "rate", "drain_rate")
+    report.goal("ratio_to_drain", 0.5)
     return report
 
 

@@ -28,29 +28,41 @@ TYPE: Final = "bench.event"
 STEP: Final = 100_000
 
 _POSTGRES_FILL: Final = """
-    insert into redrive.outbox (id, type, target, idempotency_key, payload, status, due_at, created_at, ended_at,
-                                attempts, fence, last_error, error_class, error_type, first_failed_at, blocked_on)
-    select made.id, $3, $3, made.id::text, json_build_object('n', made.n, 'text', $4::text),
+    insert into redrive.outbox (id, type, target, idempotency_key, correlation_id, payload, status, due_at, created_at,
+                                ended_at, attempts, fence, last_error, error_class, error_type, fingerprint,
+                                first_failed_at, ordering_key, blocked_on)
+    select made.id, made.type, made.type, made.id::text, case when $7 > 1 then 'corr-' || made.n / 10 end,
+           json_build_object('n', made.n, 'text', $4::text, 'currency', 'C' || made.n % 150),
            $5, clock_timestamp() + make_interval(secs => $6), clock_timestamp(),
            case when $5 in ('delivered', 'failed') then clock_timestamp() end,
            case $5 when 'pending' then 0 else 1 end, case $5 when 'pending' then 0 else 1 end,
-           case $5 when 'failed' then 'ValueError: preloaded' end, case $5 when 'failed' then 'handler' end,
-           case $5 when 'failed' then 'ValueError' end, case $5 when 'failed' then clock_timestamp() end,
-           case $5 when 'blocked' then 'bench' end
-    from (select redrive.uuid7() as id, n from generate_series($1::int, $2::int) as n) made
+           case $5 when 'failed' then 'ValueError: preloaded ' || made.n % $7 end,
+           case $5 when 'failed' then case made.n % 3 when 0 then 'missing' else 'broken' end end,
+           case $5 when 'failed' then 'builtins.ValueError' end,
+           case $5 when 'failed' then '1:' || lpad(to_hex(made.n % $7), 16, '0') end,
+           case $5 when 'failed' then clock_timestamp() end,
+           case when $8 > 0 then (made.n % $8)::text end, case $5 when 'blocked' then 'bench' end
+    from (select redrive.uuid7() as id, n, case when $7 > 1 then $3 || '.' || n % 20 else $3 end as type
+          from generate_series($1::int, $2::int) as n) made
 """
 _SQLITE_FILL: Final = """
     with recursive numbered(n) as (select :first union all select n + 1 from numbered where n < :last),
     made as materialized (
         select n, printf('%08x-%04x-7%03x-a%03x-%s', (:ms + n / 1000) >> 16, (:ms + n / 1000) & 65535, n % 1000 * 4,
-                         abs(random()) % 4096, lower(hex(randomblob(6)))) as id from numbered)
-    insert into redrive_outbox (id, type, target, idempotency_key, payload, status, due_at, created_at, ended_at,
-                                attempts, fence, last_error, error_class, error_type, first_failed_at, blocked_on)
-    select id, :type, :type, id, json_object('n', n, 'text', :text),
+                         abs(random()) % 4096, lower(hex(randomblob(6)))) as id,
+               iif(:groups > 1, :type || '.' || (n % 20), :type) as type from numbered)
+    insert into redrive_outbox (id, type, target, idempotency_key, correlation_id, payload, status, due_at, created_at,
+                                ended_at, attempts, fence, last_error, error_class, error_type, fingerprint,
+                                first_failed_at, ordering_key, blocked_on)
+    select id, type, type, id, iif(:groups > 1, 'corr-' || (n / 10), null),
+           json_object('n', n, 'text', :text, 'currency', 'C' || (n % 150)),
            :status, :due + n, :now, case when :status in ('delivered', 'failed') then :now + n end,
            iif(:status = 'pending', 0, 1), iif(:status = 'pending', 0, 1),
-           iif(:status = 'failed', 'ValueError: preloaded', null), iif(:status = 'failed', 'handler', null),
-           iif(:status = 'failed', 'ValueError', null), iif(:status = 'failed', :now, null),
+           iif(:status = 'failed', 'ValueError: preloaded ' || (n % :groups), null),
+           iif(:status = 'failed', iif(n % 3 = 0, 'missing', 'broken'), null),
+           iif(:status = 'failed', 'builtins.ValueError', null),
+           iif(:status = 'failed', printf('1:%016x', n % :groups), null),
+           iif(:status = 'failed', :now, null), iif(:keys > 0, cast(n % :keys as text), null),
            iif(:status = 'blocked', 'bench', null)
     from made
 """
@@ -64,6 +76,8 @@ class Rows:
     status: str = "pending"
     delay: float = 0.0
     payload_bytes: int = 100
+    groups: int = 1  # above 1: so many causes of failure, twenty types, and correlation ids
+    keys: int = 0  # ordering keys that they share, or none
 
 
 class Place(Protocol):
@@ -121,7 +135,8 @@ class SqlitePlace:
         for kind in rows:
             values: dict[str, Any] = {
                 "type": TYPE, "text": filler(kind.payload_bytes), "status": kind.status, "now": now, "ms": now // 1_000,
-                "due": now - kind.number + int(kind.delay * 1e6),
+                "due": now - kind.number + int(kind.delay * 1e6), "groups": kind.groups,
+                "keys": kind.keys,
             }  # fmt: skip
             for first in range(1, kind.number + 1, STEP):
                 last = min(first + STEP - 1, kind.number)
@@ -174,8 +189,9 @@ class PostgresPlace:
                 for first in range(1, kind.number + 1, STEP):
                     last = min(first + STEP - 1, kind.number)
                     await connection.execute(
-                        _POSTGRES_FILL, first, last, TYPE, filler(kind.payload_bytes), kind.status, kind.delay
-                    )
+                        _POSTGRES_FILL, first, last, TYPE, filler(kind.payload_bytes), kind.status, kind.delay,
+                        kind.groups, kind.keys,
+                    )  # fmt: skip
             await connection.execute("vacuum analyze redrive.outbox")
             with suppress(asyncpg.InsufficientPrivilegeError):
                 await connection.execute("checkpoint")

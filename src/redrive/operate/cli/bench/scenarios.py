@@ -3,16 +3,18 @@
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from redrive.operate.cli.bench.drain import drain
+from redrive.operate.cli.bench.drain import drain, keys
 from redrive.operate.cli.bench.growth import growth
 from redrive.operate.cli.bench.measure import Report, Setup
 from redrive.operate.cli.bench.place import Place
 from redrive.operate.cli.bench.pressure import backlog, snapshot, storm
 from redrive.operate.cli.bench.publish import publish
+from redrive.operate.cli.bench.quarantine import beside, quarantine, redrive
 from redrive.operate.cli.bench.waiting import idle, latency
 
 SCENARIOS: Final[dict[str, Callable[[Setup, Place], Coroutine[Any, Any, Report]]]] = {
     "drain": drain,
+    "keys": keys,
     "publish": publish,
     "latency": latency,
     "idle": idle,
@@ -20,4 +22,7 @@ SCENARIOS: Final[dict[str, Callable[[Setup, Place], Coroutine[Any, Any, Report]]
     "backlog": backlog,
     "storm": storm,
     "growth": growth,
+    "quarantine": quarantine,
+    "redrive": redrive,
+    "beside": beside,
 }

@@ -46,6 +46,7 @@ create table redrive.outbox (
     cycle           int not null default 0,
     blocked_on      text,
     degraded        boolean not null default false,
+    passed          boolean not null default false,
     first_failed_at timestamptz,
     last_error      text,
     error_class     text,
@@ -68,7 +69,7 @@ create table redrive.outbox (
 );
 
 -- A row in motion stands in few indexes: each costs an entry for every claim and every settle.
-create index outbox_due on redrive.outbox (queue, priority, due_at) where status = 'pending';
+create index outbox_due on redrive.outbox (queue, priority, generation, due_at) where status = 'pending';
 create index outbox_in_flight on redrive.outbox (session_id) where status = 'in_flight';
 create index outbox_ended on redrive.outbox (ended_at) where status in ('delivered', 'cancelled');
 create index outbox_failed on redrive.outbox (id) where status = 'failed';
@@ -186,7 +187,8 @@ create function redrive.publish(
     p_type text, p_payload json, p_target text default null, p_subject text default null, p_source text default 'sql-direct',
     p_retry_key text default null, p_idempotency_key text default null, p_correlation_id text default null,
     p_causation_id text default null, p_queue text default 'default', p_priority smallint default 1::smallint,
-    p_delay interval default interval '0', p_headers json default '{}', p_generation bigint default 0
+    p_delay interval default interval '0', p_headers json default '{}', p_generation bigint default 0,
+    p_ordering_key text default null
 ) returns uuid language plpgsql as $$
 declare
     v_id   uuid := redrive.uuid7();
@@ -196,11 +198,11 @@ begin
     loop
         insert into redrive.outbox as o (
             id, type, source, target, subject, payload, headers, idempotency_key, retry_key, correlation_id, causation_id,
-            queue, priority, due_at, generation, created_at)
+            ordering_key, queue, priority, due_at, generation, created_at)
         values (
             v_id, p_type, p_source, coalesce(p_target, p_type), p_subject, p_payload, p_headers,
             coalesce(p_idempotency_key, v_id::text), p_retry_key, p_correlation_id, p_causation_id,
-            p_queue, p_priority, v_now + greatest(p_delay, interval '0'), p_generation, v_now)
+            p_ordering_key, p_queue, p_priority, v_now + greatest(p_delay, interval '0'), p_generation, v_now)
         on conflict (target, retry_key) where retry_key is not null and status in ('pending', 'in_flight', 'blocked')
             do nothing;
         exit when found;
@@ -233,6 +235,7 @@ begin
     end if;
     update redrive.outbox set status = 'cancelled', ended_at = v_now, cancelled_by = p_by, cancel_reason = p_reason
     where id = p_event_id;
+    perform redrive.promote(array[o.target], array[o.ordering_key], p_now);
     perform redrive.write_trail('operator', v_now, array[p_event_id], array['cancelled'], array[o.source], array[p_by],
         array[json_build_object('reason', p_reason, 'was', o.status)::text]);
 end $$;

@@ -46,6 +46,7 @@ create table redrive_outbox (
     cycle           integer not null default 0,
     blocked_on      text,
     degraded        integer not null default 0,
+    passed          integer not null default 0,
     first_failed_at integer,
     last_error      text,
     error_class     text,
@@ -62,7 +63,7 @@ create table redrive_outbox (
     payload         text not null  -- last, so that reading a status never walks the pages of a large payload
 );
 
-create index redrive_outbox_due on redrive_outbox (queue, priority, due_at) where status = 'pending';
+create index redrive_outbox_due on redrive_outbox (queue, priority, generation, due_at) where status = 'pending';
 create index redrive_outbox_in_flight on redrive_outbox (session_id) where status = 'in_flight';
 create index redrive_outbox_ended on redrive_outbox (ended_at) where status in ('delivered', 'cancelled');
 create index redrive_outbox_failed on redrive_outbox (id) where status = 'failed';

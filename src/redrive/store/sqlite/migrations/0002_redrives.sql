@@ -3,6 +3,8 @@
 --   redrive_failure_group    dead letters with one fingerprint; counted in the transaction that makes or moves one
 --   redrive_redrive          many replays as one operation: plan, start, release, outcome
 --   redrive_redrive_item     one member of a redrive: frozen when planned, with its own outcome
+--   redrive_redrive_group    how many members of a group a redrive has; a group's past redrives are found here
+--   redrive_setting          what holds for everybody who works on this database
 
 create table redrive_failure_group (
     fingerprint      text primary key,
@@ -30,7 +32,7 @@ create index redrive_outbox_group on redrive_outbox (fingerprint, id) where stat
 
 create table redrive_redrive (
     id              text primary key,
-    state           text not null check (state in ('planned', 'running', 'paused', 'halted', 'done', 'aborted')),
+    state           text not null check (state in ('planning', 'planned', 'running', 'paused', 'halted', 'done', 'aborted')),
     selection       text not null,
     sentence        text not null,
     digest          text not null default '',
@@ -64,11 +66,13 @@ create table redrive_redrive (
 create index redrive_redrive_running on redrive_redrive (id) where state = 'running';
 
 create table redrive_redrive_item (
-    redrive_id  text not null references redrive_redrive (id) on delete cascade,
+    redrive_id  text not null,
     position    integer not null,
     event_id    text not null,
     cycle       integer not null,
     fingerprint text,
+    failed_at   integer,
+    follows     integer,
     state       text not null check (state in ('ready', 'ineligible', 'released', 'delivered', 'failed_same',
                                                'failed_other', 'skipped')),
     reason      text,
@@ -80,7 +84,14 @@ create table redrive_redrive_item (
 create index redrive_redrive_item_ready on redrive_redrive_item (redrive_id, position) where state = 'ready';
 create index redrive_redrive_item_released on redrive_redrive_item (redrive_id, position) where state = 'released';
 create unique index redrive_redrive_item_event on redrive_redrive_item (event_id) where state = 'released';
-create index redrive_redrive_item_of_event on redrive_redrive_item (event_id);
+create index redrive_redrive_item_waiting on redrive_redrive_item (event_id) where state = 'ready';
+
+create table redrive_redrive_group (
+    fingerprint text not null,
+    redrive_id  text not null references redrive_redrive (id) on delete cascade,
+    members     integer not null,
+    primary key (fingerprint, redrive_id)
+) without rowid;
 
 -- What a payload was before somebody edited it for a replay.
 create table redrive_payload_revision (
@@ -91,4 +102,12 @@ create table redrive_payload_revision (
     reason      text not null,
     replaced_at integer not null,
     primary key (event_id, revision)
+) without rowid;
+
+-- What holds for everybody who works on this database, whatever their app says.
+create table redrive_setting (
+    name   text primary key,
+    value  text not null,
+    set_by text not null,
+    set_at integer not null
 ) without rowid;

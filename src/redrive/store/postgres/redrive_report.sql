@@ -1,0 +1,3 @@
+-- Report: the members of a redrive by group, state and reason.
+select fingerprint, state, reason, count(*) as n from redrive.redrive_item
+where redrive_id = :id::uuid group by fingerprint, state, reason order by n desc

@@ -1,0 +1,2 @@
+-- Setting: what holds for everybody who works on this database.
+select value, set_by, set_at from redrive.setting where name = :name::text

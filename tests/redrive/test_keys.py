@@ -1,0 +1,101 @@
+"""Redrives of events with ordering keys: in the order of the key, on every store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import pytest
+
+from redrive import EventFilter, Redrive, Refused, Rejected, Status, redrive
+from tests.worker.conftest import until, working
+
+
+class Line:
+    """A handler that writes down the order in which it succeeds."""
+
+    def __init__(self, app: Redrive, *, on_failed: Literal["block", "pass"] = "pass") -> None:
+        self.broken = True
+        self.never: set[int] = set()
+        self.done: list[int] = []
+
+        self.app = app
+
+        @app.handler("order.paid", on_failed=on_failed)
+        async def ship(payload: dict[str, int]) -> None:
+            if self.broken or payload["n"] in self.never:
+                raise Rejected("carrier says no")
+            self.done.append(payload["n"])
+
+    async def over(self, running: redrive.Redriving) -> redrive.Redriving:
+        async def done() -> bool:
+            return (await redrive.get(self.app.store, running.id)).state == "done"
+
+        await until(done, 20)
+        return await redrive.get(self.app.store, running.id)
+
+
+async def planned(app: Redrive, selection: str = "type:order.paid") -> redrive.Plan:
+    return await app.plan(selection, by="ada", unsafe=True)
+
+
+@pytest.mark.req("B1", "B6")
+async def test_a_redrive_brings_the_dead_letters_of_a_key_in_their_order(app: Redrive) -> None:
+    line = Line(app)
+    await app.publish_many([("order.paid", {"n": n}, {"ordering_key": "a"}) for n in range(12)])
+    await app.publish_many([("order.paid", {"n": 100 + n}) for n in range(3)])
+    await app.worker().drain()
+    line.broken = False
+    plan = await planned(app)
+    assert (plan.redrive.ready, plan.ineligible) == (15, {})
+
+    async with working(app):
+        running = await app.start(plan.redrive.token, by="ada", reason="mended")
+        over = await line.over(running)
+
+    assert (over.delivered, over.skipped, over.failed) == (15, 0, 0)
+    assert [n for n in line.done if n < 100] == list(range(12))
+    assert sorted(n for n in line.done if n >= 100) == [100, 101, 102]
+
+
+@pytest.mark.req("B1", "B6")
+async def test_what_stands_behind_a_head_that_fails_again_is_skipped_with_the_reason(app: Redrive) -> None:
+    line = Line(app)
+    await app.publish_many([("order.paid", {"n": n}, {"ordering_key": "a"}) for n in range(4)])
+    await app.worker().drain()
+    line.broken, line.never = False, {1}
+    app._handlers["order.paid"] = replace(app._handlers["order.paid"], on_failed="block")
+    plan = await planned(app)
+
+    async with working(app):
+        running = await app.start(plan.redrive.token, by="ada", reason="mended")
+        over = await line.over(running)
+
+    assert (over.delivered, over.failed_same, over.skipped) == (1, 1, 2)
+    assert line.done == [0]
+    rows = await app.store.ask("redrive_eligibility", id=over.id, after=0)
+    assert "behind a failed head of its ordering key" in {row["reason"] for row in rows}
+
+
+@pytest.mark.req("B1", "B6")
+async def test_a_dead_letter_behind_a_head_that_is_not_in_the_plan_may_not_go(app: Redrive) -> None:
+    line = Line(app, on_failed="block")
+    await app.publish_many([("order.paid", {"n": n}, {"ordering_key": "a"}) for n in range(2)])
+    await app.worker().drain()
+    (held,) = await app.held_keys()
+    await app.skip_key("a", by="ada", reason="later")
+    await app.worker().drain()
+    await app.restore(held.head, by="ada", reason="now")
+    second = next(each for each in await app.events(EventFilter(status=Status.FAILED)) if each.id != held.head)
+
+    alone = await planned(app, f"type:order.paid id:{second.id}")
+    both = await planned(app)
+    assert (alone.redrive.ready, alone.ineligible) == (0, {"behind a failed head of its ordering key": 1})
+    assert (both.redrive.ready, both.ineligible) == (2, {})
+    with pytest.raises(Refused, match="behind a failed head of its ordering key"):
+        await app.replay(second.id, by="ada", reason="mended")
+    line.broken = False
+    await app.replay(held.head, by="ada", reason="mended")
+    await app.replay(second.id, by="ada", reason="mended")
+    await app.worker().drain()
+    assert line.done == [0, 1]
