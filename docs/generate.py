@@ -107,6 +107,23 @@ COLUMNS = {
     "step.fence": "of the claim that wrote it",
     "step.started_at": "when its function was called",
     "step.ended_at": "when its result was kept",
+    "dependency.name": "what `blocked_on` says: `carrier-api`, `brake:order.paid`, `hold:order.*`, `queue:mail`",
+    "dependency.kind": "dependency, brake or hold",
+    "dependency.state": "closed, open, half_open or degraded",
+    "dependency.by_hand": "a person has opened it; only a person closes it",
+    "dependency.failed_count": "failures in a row; for a brake those of the last minute",
+    "dependency.passed_count": "for a brake: deliveries of the last minute",
+    "dependency.counted_at": "the last failure; for a brake when its minute began",
+    "dependency.opened_at": "since when it is shut, or was last",
+    "dependency.opened_by": "the worker or the person",
+    "dependency.reason": "why",
+    "dependency.openings": "how often it was opened without having been closed for good: the wait grows with it",
+    "dependency.probe_at": "when it is tried next",
+    "dependency.probe_event_id": "the event it was last tried with",
+    "dependency.probe_until": "somebody is trying it, until then at the latest",
+    "dependency.closed_at": "when it was last closed",
+    "dependency.released_from": "since when those who wait are coming back",
+    "dependency.released_count": "how many have come back since",
     "payload_revision.event_id": "of which event",
     "payload_revision.revision": "from 1",
     "payload_revision.payload": "as it was",
@@ -137,6 +154,7 @@ COLUMNS = {
     "outbox.due_at": "not claimed before this; a retry is a later `due_at`",
     "outbox.attempts": "attempts of this cycle, counted at the claim",
     "outbox.lost_count": "how often a worker was lost while it held this event; not attempts",
+    "outbox.deferred_count": "how often it failed for a dependency without spending an attempt",
     "outbox.max_attempts": "what the policy allowed when an attempt last failed",
     "outbox.fence": "number of the last claim; grows, and is never reset, not even by a replay",
     "outbox.session_id": "the worker that holds it, or held it last; of a cancelled event, until that worker was told",
@@ -144,9 +162,10 @@ COLUMNS = {
     "outbox.deadline_at": "when the publisher wants it ended by; a replay has none",
     "outbox.generation": "only workers of this generation take it; 0: whoever comes",
     "outbox.cycle": "how often it was replayed",
-    "outbox.blocked_on": "reserved for the dependency it waits for; not used yet",
+    "outbox.blocked_on": "what it waits for while it is blocked: a dependency, a brake or a hold; "
+    "none: an earlier event of its ordering key",
     "outbox.passed": "a dead letter that does not hold up its ordering key",
-    "outbox.degraded": "reserved for running in a reduced mode; not used yet",
+    "outbox.degraded": "an attempt of this cycle was made while a dependency was degraded",
     "outbox.first_failed_at": "first failure of this cycle",
     "outbox.last_error": "what was raised, with the frames of your code; at most 8 KiB",
     "outbox.error_class": "see [classify errors](../how-to/classify-errors.md)",
@@ -221,6 +240,7 @@ TABLES = {
     "redrive_group": "How many dead letters of a group a redrive has: the past redrives of a group.",
     "redrive_item": "One member of a redrive, frozen when it was planned, with its own outcome.",
     "step": "What an event has done, and what undoes it. Those of a cycle before `outbox.steps_from` are forgotten.",
+    "dependency": "What events may wait for: dependencies outside, brakes of our own, holds of people.",
     "payload_revision": "What a payload was before somebody edited it for a replay.",
     "setting": "What holds for everybody who works on this database, whatever their app says.",
     "clock": "The highest time this file has seen, so that a clock set back runs nothing early.",
@@ -346,8 +366,10 @@ def states() -> str:
     parts += [f"| `{status.value}` | {' '.join(told[status.name].split()).replace('``', '`')} |" for status in Status]
     parts.append(
         "\nA dead letter is `failed` with an empty `deleted_at`; a discarded one is `failed` with the time at which it "
-        "was discarded. A retry is not a state: it is `pending` with a later `due_at`. `blocked` is reserved for "
-        "dependencies and ordering keys; nothing moves an event there yet.\n"
+        "was discarded. A retry is not a state: it is `pending` with a later `due_at`. An event is "
+        "`blocked` on what `blocked_on` names ([an outage is not poison](../explanation/an-outage-is-not-poison.md)); "
+        "when it names nothing, an earlier event of its key ([keep events of one key in order]"
+        "(../how-to/keep-in-order.md)).\n"
     )
     return "\n".join(parts)
 

@@ -8,6 +8,7 @@ from redrive.app import Redrive
 from redrive.classify import Rule
 from redrive.context import Context
 from redrive.deliver import DeadLetter
+from redrive.dependency import Dependency
 from redrive.errors import (
     AlreadyHandled,
     AttemptStopped,
@@ -75,6 +76,7 @@ __all__ = [
     "Redriving",
     "Group",
     "HeldKey",
+    "Dependency",
     # looking
     "Event",
     "EventFilter",

@@ -9,10 +9,11 @@ from typing import Any, Final, Literal, Self, TypeVar, Unpack
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
-from redrive import caller, group, ordering, redrive, replay
+from redrive import caller, dependency, group, ordering, redrive, replay
 from redrive.classify import DEFAULT_RULES, Rule
 from redrive.clock import Clock, SystemClock
 from redrive.deliver import DeadLetterHook, Handler, handler_from
+from redrive.dependency import Circuit, Dependency
 from redrive.duration import parse_duration
 from redrive.errors import ConfigurationError, EventNotFound, MissingDriver, PayloadInvalid, Refused
 from redrive.event import COMPENSATE, Event, NewEvent, Options, Published, TrailEntry
@@ -79,6 +80,7 @@ class Redrive:
         self._notify = notify
         self.approval_above = approval_above
         self._handlers: dict[str, Handler] = {}
+        self._circuits: dict[str, Circuit] = {}
         self._targets: dict[str, tuple[str, ...]] = {}
         self._store = store_for(url, self.clock, notify=notify)
         self._migrate = self._store.name == "sqlite" if migrate is None else migrate
@@ -103,6 +105,9 @@ class Redrive:
         isolation: Literal["process"] | None = None,
         on_failed: Literal["block", "pass"] = "block",
         compensate_on: Sequence[CompensateOn] = DEFAULT_COMPENSATE_ON,
+        needs: Sequence[str] = (),
+        degraded: Literal["block", "proceed"] = "block",
+        brake: bool = True,
     ) -> Callable[[F], F]:
         """Register the decorated function for events of a type.
 
@@ -115,6 +120,9 @@ class Redrive:
         ``"deadline"``, or becomes a ``"dead_letter"``.
         ``timeout`` limits each attempt, ``deadline`` all of them together, counted from the publish.
         ``isolation="process"`` runs it in a child process, which is killed when its time is over.
+        ``needs`` names the dependencies it cannot do without: while one is down its events wait, blocked, and spend no
+        attempts. With ``degraded="proceed"`` it runs while one works in a reduced mode, and finds it in
+        ``ctx.degraded``. ``brake=False``: let its events become dead letters even when nearly all of them fail at once.
         """
         if on_failed not in ("block", "pass"):
             raise ConfigurationError(f'on_failed is "block" or "pass", not {on_failed!r}')
@@ -124,6 +132,9 @@ class Redrive:
         if unknown or isinstance(compensate_on, str):
             message = f"compensate_on takes some of {COMPENSATE_ON}, not {compensate_on!r}"
             raise ConfigurationError(message)
+        needed = dependency.check_needs(needs, f"the handler of {target!r}")
+        if degraded not in ("block", "proceed"):
+            raise ConfigurationError(f"degraded must be 'block' or 'proceed', not {degraded!r}")
 
         def register(function: F) -> F:
             if target in self._handlers:
@@ -143,6 +154,9 @@ class Redrive:
                 isolation=isolation,
                 on_failed=on_failed,
                 compensate_on=tuple(compensate_on),
+                needs=needed,
+                degraded=degraded,
+                brake=brake,
             )
             self.route(type_, target)
             return function
@@ -183,6 +197,30 @@ class Redrive:
 
         return register
 
+    def dependency(
+        self,
+        name: str,
+        *,
+        errors: Sequence[type[BaseException] | str] = (),
+        hosts: Sequence[str] = (),
+        threshold: int = dependency.DEFAULT.threshold,
+        window: str | float = dependency.DEFAULT.window,
+        probe_after: str | float = dependency.DEFAULT.probe_after,
+        probe_cap: str | float = dependency.DEFAULT.probe_cap,
+        release_rate: float = dependency.DEFAULT.release_rate,
+    ) -> None:
+        """Say how a dependency is judged; one that is not declared has the defaults.
+
+        ``threshold`` failures in a row, none more than ``window`` after the one before, open its circuit. A first probe
+        comes after ``probe_after``, each further one after twice the wait, up to ``probe_cap``. ``release_rate``: how
+        many blocked events a second come back at most. ``errors`` (classes, or dotted names of classes that are not
+        imported) and ``hosts`` say which exceptions speak of it.
+        """
+        self._circuits[name] = Circuit.of(
+            name, errors=errors, hosts=hosts, threshold=threshold, window=window, probe_after=probe_after,
+            probe_cap=probe_cap, release_rate=release_rate,
+        )  # fmt: skip
+
     def route(self, type_: str, *targets: str) -> None:
         """Say which targets events of a type have, for a process that publishes but does not handle them."""
         named = (check_text(target, "target", NAME_LIMIT) for target in targets)
@@ -192,6 +230,11 @@ class Redrive:
     def handlers(self) -> dict[str, Handler]:
         """The registered handlers by target."""
         return dict(self._handlers)
+
+    @property
+    def circuits(self) -> dict[str, Circuit]:
+        """The declared dependencies by name."""
+        return dict(self._circuits)
 
     # Opening and closing
 
@@ -358,6 +401,7 @@ class Redrive:
             retention=self.retention,
             new_events=self.new_events,
             limits=self.limits,
+            circuits=self._circuits,
             options=options,
             hello=find_app(self, apart, self.url) if apart else None,
         )
@@ -555,6 +599,43 @@ class Redrive:
         held = await ordering.find(self._store, ordering_key, target)
         await replay.discard(self._store, held.head, by=who, reason=why)
         return held
+
+    # Dependencies and holds
+
+    async def dependencies(self) -> list[Dependency]:
+        """List what events may wait for: dependencies, brakes and holds."""
+        await self.open()
+        return await dependency.standing(self._store)
+
+    async def open_dependency(self, name: str, *, by: str, reason: str, degraded: bool = False) -> Dependency:
+        """Let every event that needs a dependency wait until ``close_dependency``; it is not probed meanwhile.
+
+        ``degraded``: those of handlers that can proceed in a reduced mode run.
+        """
+        await self.open()
+        who, why = check_actor(by, "open"), check_reason(reason, "open")
+        return await dependency.open_by_hand(self._store, name, by=who, reason=why, degraded=degraded)
+
+    async def close_dependency(self, name: str, *, by: str, reason: str) -> Dependency:
+        """Say that a dependency is back; those who wait come back oldest first, at a bounded, growing rate."""
+        await self.open()
+        who, why = check_actor(by, "close"), check_reason(reason, "close")
+        return await dependency.close_by_hand(self._store, name, by=who, reason=why)
+
+    async def hold(self, type_: str | None = None, *, queue: str | None = None, by: str, reason: str) -> Dependency:
+        """Pause a type (``order.*``: all that begin so) or a queue; workers take notice within a second.
+
+        Events of a paused type are blocked when they would run; from a paused queue nothing is claimed.
+        """
+        await self.open()
+        who, why = check_actor(by, "pause"), check_reason(reason, "pause")
+        return await dependency.hold(self._store, dependency.hold_name(type_, queue), by=who, reason=why)
+
+    async def lift(self, type_: str | None = None, *, queue: str | None = None, by: str, reason: str) -> Dependency:
+        """End a hold; those who wait come back oldest first, at a bounded, growing rate."""
+        await self.open()
+        who, why = check_actor(by, "resume"), check_reason(reason, "resume")
+        return await dependency.lift(self._store, dependency.hold_name(type_, queue), by=who, reason=why)
 
     async def cancel(self, event_id: UUID, *, by: str, reason: str) -> None:
         """End an event that has not ended; a handler that is running it is told within a second.

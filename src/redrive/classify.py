@@ -28,7 +28,7 @@ from redrive import errors
 from redrive.event import ErrorClass
 from redrive.policy import RetryPolicy
 
-__all__ = ["DEFAULT_RULES", "Described", "Failure", "Rule", "classify", "describe", "fingerprint"]
+__all__ = ["DEFAULT_RULES", "Described", "Failure", "Rule", "classify", "describe", "fingerprint", "leaves", "matches"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +219,18 @@ def _judge(exc: BaseException, policy: RetryPolicy, rules: tuple[Rule, ...]) -> 
     own = _own_safety(exc)
     safe = rule.safe_to_retry if own is None else own
     return Failure(error_class, terminal, safe, _name(type(exc)), _message(exc, 1_000))
+
+
+def matches(kind: type, wanted: type[BaseException] | str) -> bool:
+    """Say whether a class is this one or below it; a text is the dotted name of a class that need not be imported."""
+    if isinstance(wanted, str):
+        return any(_name(each) == wanted for each in kind.__mro__)
+    return issubclass(kind, wanted)
+
+
+def leaves(exc: BaseException) -> Iterator[BaseException]:
+    """Yield the exceptions of a group, or the one there is."""
+    return _leaves(exc) if isinstance(exc, BaseExceptionGroup) else iter((exc,))
 
 
 def _match(kind: type, rules: tuple[Rule, ...]) -> Rule:

@@ -65,9 +65,11 @@ class Fate(Protocol):
 class Context:
     """One attempt at one event. Cheap to make: everything is read from the claimed row when asked for."""
 
-    __slots__ = ("_desk", "_fate", "_lease", "_row", "_steps")
+    __slots__ = ("_desk", "_fate", "_lease", "_row", "_steps", "degraded")
 
-    def __init__(self, row: Row, desk: Desk, fate: Fate | None = None) -> None:
+    def __init__(self, row: Row, desk: Desk, fate: Fate | None = None, degraded: frozenset[str] = frozenset()) -> None:
+        self.degraded = degraded
+        """The dependencies that work only in a reduced mode now; empty unless the handler declares to proceed so."""
         self._row = row
         self._desk = desk
         self._lease: Lease | None = None

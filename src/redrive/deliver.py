@@ -52,6 +52,9 @@ class Handler:
     deadline: float | None = None
     isolation: Literal["process"] | None = None
     is_limited: bool = False
+    needs: tuple[str, ...] = ()
+    degraded: str = "block"
+    brake: bool = True
 
     @property
     def name(self) -> str:
@@ -93,6 +96,9 @@ def handler_from(
     on_failed: str = "block",
     compensate_on: tuple[str, ...] = (),
     is_compensation: bool = False,
+    needs: tuple[str, ...] = (),
+    degraded: str = "block",
+    brake: bool = True,
 ) -> Handler:
     """Read off a function's signature what it wants to be given."""
     parameters = [
@@ -132,6 +138,9 @@ def handler_from(
         deadline=None if deadline is None else span(deadline, "deadline"),
         isolation=isolation,
         is_limited=timeout is not None or deadline is not None,
+        needs=needs,
+        degraded=degraded,
+        brake=brake,
     )
 
 

@@ -47,6 +47,7 @@ HISTORY_LIMIT: Final = 20
 
 TRAIL_KINDS: Final = (
     "retry-scheduled",
+    "blocked",
     "dead-lettered",
     "lost",
     "put-back",
@@ -65,6 +66,11 @@ TRAIL_KINDS: Final = (
     "redrive-halted",
     "redrive-resumed",
     "redrive-aborted",
+    "dependency-opened",
+    "dependency-degraded",
+    "dependency-closed",
+    "hold-placed",
+    "hold-lifted",
 )
 
 
@@ -212,6 +218,9 @@ class Event:
     ended_at: datetime | None
     deleted_at: datetime | None
     deadline_at: datetime | None = field(default=None, kw_only=True)
+    blocked_on: str | None = None
+    deferred_count: int = 0
+    degraded: bool = False
 
     @property
     def attempt_count(self) -> int:
@@ -319,7 +328,10 @@ class Published:
 
 @dataclass(slots=True)
 class Settlement:
-    """How an unhappy attempt ended, to be written under its fence: ``pending`` again, or ``failed``."""
+    """How an unhappy attempt ended, to be written under its fence: ``pending`` again, ``blocked`` or ``failed``.
+
+    One that ``spends`` nothing is taken back from the count. Without a ``last_error`` none was made.
+    """
 
     id: UUID
     fence: int
@@ -333,6 +345,11 @@ class Settlement:
     fingerprint: str | None
     max_attempts: int | None
     passed: bool = False  # a dead letter that does not hold up its ordering key
+    is_terminal: bool = False
+    spends: bool = True
+    is_round: bool = False
+    """It is one of the free rounds of an event, of which there are so many."""
+    blocked_on: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,10 +55,12 @@ class Letter(BaseModel):
     due_at: AwareDatetime
     attempts: _Int = 0
     lost_count: _Int = 0
+    deferred_count: _Int = 0
     max_attempts: _Int | None = None
     fence: _Long = 0
     generation: _Long = 0
     cycle: _Int = 0
+    degraded: bool = False
     first_failed_at: AwareDatetime | None = None
     last_error: str | None = None
     error_class: ErrorClass | None = None
@@ -69,6 +71,7 @@ class Letter(BaseModel):
     created_at: AwareDatetime
     ended_at: AwareDatetime
     deleted_at: AwareDatetime | None = None
+    deadline_at: AwareDatetime | None = None
 
 
 class BadLetter(ValueError):

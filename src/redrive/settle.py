@@ -1,13 +1,14 @@
 """Settle: decide how an attempt that raised is written down.
 
 Transient failures go back to pending with a later due time while the policy allows another attempt; everything else
-is a dead letter. The store writes it under the fence of the lease: when that has run out and another worker holds the
-event, nothing changes.
+is a dead letter. What is not the event's own fault spends no attempt: it is blocked, or deferred. The store writes it
+under the fence of the lease: when that has run out and another worker holds the event, nothing changes.
 
 Next: ``replay`` for dead letters; the sweep for leases nobody settles.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from redrive.classify import Rule, classify, describe, fingerprint
@@ -38,7 +39,33 @@ def settlement_for(
         safe_to_retry=failure.safe_to_retry,
         fingerprint=fingerprint(error, row[TARGET], failure.error_class),
         max_attempts=policy.max_attempts,
+        is_terminal=failure.terminal,
     )
+
+
+def blocked(settlement: Settlement, blocked_on: str, *, is_round: bool = False) -> Settlement:
+    """Let the event wait for what it failed for, instead."""
+    return replace(
+        settlement, status=Status.BLOCKED, outcome=Outcome.BLOCKED, delay_seconds=None, spends=False,
+        is_round=is_round, blocked_on=blocked_on,
+    )  # fmt: skip
+
+
+def deferred(settlement: Settlement, delay_seconds: float) -> Settlement:
+    """Try again a little later without counting this attempt, instead."""
+    return replace(
+        settlement, status=Status.PENDING, outcome=Outcome.DEFERRED, delay_seconds=delay_seconds, spends=False,
+        is_round=True,
+    )  # fmt: skip
+
+
+def settlement_for_blocked(row: Row, blocked_on: str) -> Settlement:
+    """Let an event wait that was not even tried."""
+    return Settlement(
+        id=row[ID], fence=row[FENCE], status=Status.BLOCKED, outcome=Outcome.BLOCKED, delay_seconds=None, last_error="",
+        error_class="", error_type="", safe_to_retry=True, fingerprint=None, max_attempts=None, spends=False,
+        blocked_on=blocked_on,
+    )  # fmt: skip
 
 
 def settlement_for_lost(row: Row, max_attempts: int | None) -> Settlement:

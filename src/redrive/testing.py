@@ -50,6 +50,8 @@ _FIELDS: Final = frozenset(field.name for field in fields(Event))
 _OUTCOMES: Final = {
     "dead_lettered": "dead-lettered",
     "retried": "retried",
+    "deferred": "deferred",
+    "blocked": "blocked",
     "deduplicated": "already handled",  # before delivered, which it counts as too
     "delivered": "delivered",
     "leases_lost": "lease lost",
@@ -66,7 +68,8 @@ class Attempt:
     target: str
     attempt: int
     outcome: str
-    """``delivered``, ``retried``, ``dead-lettered``, ``already handled``, ``lease lost`` or ``unknown target``."""
+    """``delivered``, ``retried``, ``deferred``, ``blocked``, ``dead-lettered``, ``already handled``, ``lease lost`` or
+    ``unknown target``."""
     error: BaseException | None = None
 
 
@@ -185,23 +188,38 @@ class Harness:
                     retention=self.app.retention,
                     new_events=self.app.new_events,
                     limits=self.app.limits,
-                    options=WorkerOptions(concurrency=1, queues=queues, name="harness"),
+                    circuits=self.app.circuits,
+                    options=WorkerOptions(
+                        concurrency=1,
+                        queues=queues,
+                        generation=self.app._generation,  # noqa: SLF001 - a part of the app for a while
+                        name="harness",
+                    ),
                 )
-                worker.ran = ran
+                worker.ran, before = ran, len(ran)
                 await worker.drain()
+                if len(ran) == before:  # what is left waits for something that nobody here can try
+                    break
         return ran
 
     async def advance(self, span: float | str | timedelta) -> Ran:
         """Let time pass: ``advance("5m")``. What comes due on the way runs at its own time, in order."""
         end = self.now + timedelta(seconds=parse_duration(span))
         ran = await self.run_due()
-        while ahead := [event.due_at for event in await self.events(status=Status.PENDING)] + await self._releases():
-            if min(ahead) > end:
-                break
-            self.clock.advance(min(ahead) - self.now)
+        while (at := await self._next_at()) is not None and at <= end:
+            self.clock.advance(at - self.now)
             ran += await self.run_due()
         self.clock.advance(max(end - self.now, timedelta(0)))
         return ran
+
+    async def _next_at(self) -> datetime | None:
+        """When something will happen by itself.
+
+        An event comes due, a redrive releases its next members, or a dependency is tried or lets events go.
+        """
+        moments = [event.due_at for event in await self.events(status=Status.PENDING)] + await self._releases()
+        moments += [each.next_at for each in await self.app.dependencies() if each.next_at is not None]
+        return min((at for at in moments if at > self.now), default=None)
 
     async def _releases(self) -> list[datetime]:
         """Tell when the redrives that have a rate let their next members go."""
@@ -216,8 +234,10 @@ class Harness:
     async def _due_queues(self) -> tuple[str, ...]:
         while (await redrive.tick(self._store, chain="harness")).moved:
             pass
-        pending = await self.events(status=Status.PENDING)
-        return tuple(sorted({event.queue for event in pending if event.due_at <= self.now}))
+        due = [event for event in await self.events(status=Status.PENDING) if event.due_at <= self.now]
+        if any(each.next_at is not None and each.next_at <= self.now for each in await self.app.dependencies()):
+            due += await self.events(status=Status.BLOCKED)
+        return tuple(sorted({event.queue for event in due}))
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:

@@ -4,6 +4,7 @@
     slot      a long-lived task that takes an event from the hand, runs its handler, keeps the result for the next turn
     heartbeat a thread that renews the session, so that a blocked event loop does not lose its leases
     upkeep    the sweep of leases whose worker is gone, a look at ordering keys, and retention
+    tending   what is known of dependencies is exchanged with the other workers, and those who wait come back
 
 While a turn is under way results pile up, and the next turn takes them all: batches grow with the load by themselves,
 and there are no timers to tune. A database that blinks costs a pause; the worker goes on when it is back.
@@ -24,11 +25,13 @@ from uuid import UUID
 
 from redrive import alarm, ordering, redrive
 from redrive.attempt import Attempt, Watch
+from redrive.circuit import Circuits
 from redrive.claim import Appetite
 from redrive.classify import DEFAULT_RULES
 from redrive.clock import Clock
 from redrive.context import Context, Desk
 from redrive.deliver import DeadLetter, Handler, deliver
+from redrive.dependency import FREE_ROUNDS, Circuit, round_seconds
 from redrive.duration import format_duration
 from redrive.errors import (
     AlreadyHandled,
@@ -48,7 +51,7 @@ from redrive.logs import log
 from redrive.payload import DEFAULT_LIMITS, Limits, decode
 from redrive.policy import RetryPolicy
 from redrive.retention import Retention
-from redrive.settle import settlement_for, settlement_for_lost
+from redrive.settle import blocked, deferred, settlement_for, settlement_for_blocked, settlement_for_lost
 from redrive.store.base import (
     ATTEMPTS,
     CORRELATION_ID,
@@ -89,6 +92,8 @@ _DOUBT_LEASES: Final = 20
 _LOOK_AGAIN: Final = 0.05
 _NEWS_SECONDS: Final = 0.5  # how often we ask what was called off; whoever runs it hears of it within a second
 _LATE_SECONDS: Final = 1.0  # a limit that ended so long ago unnoticed: the event loop is blocked
+_TEND_SECONDS: Final = 0.5
+_TEND_AFRESH_SECONDS: Final = 5.0
 _MOST_LEFT_BEHIND: Final = 1_000  # threads that do not end; each holds memory, and the machine has only so many
 
 
@@ -139,6 +144,8 @@ class Tally:
     claimed: int = 0
     delivered: int = 0
     retried: int = 0
+    deferred: int = 0
+    blocked: int = 0
     dead_lettered: int = 0
     deduplicated: int = 0
     put_back: int = 0
@@ -163,6 +170,7 @@ class Worker:
         retention: Retention,
         new_events: Callable[..., list[NewEvent]],
         limits: Limits = DEFAULT_LIMITS,
+        circuits: Mapping[str, Circuit] | None = None,
         options: WorkerOptions | None = None,
         hello: Hello | None = None,
     ) -> None:
@@ -179,6 +187,8 @@ class Worker:
         self._limits = limits
         self._lifecycle = any(handler.type == FAILED_TYPE for handler in handlers.values())
         self._lanes = self.options.lanes()
+        self._circuits = Circuits(store, clock, handlers, circuits or {})
+        self._unclaimed: frozenset[str] = frozenset()
         self._appetite = Appetite(self.options.concurrency)
         self._hand: deque[Row] = deque()
         self._alone: Row | None = None
@@ -237,12 +247,17 @@ class Worker:
                     await self._drain_and_hand_back()
                     return self.tally
                 if not self._held and not self._look:
-                    if not (await redrive.tick(self._store, chain=str(self._session()))).moved:
+                    if not await self._carry_on():
                         return self.tally
                     self._look = True
                 if not len(self._finished) and not self._may_claim():
                     self._bell.clear()
                     await self._bell.wait()
+
+    async def _carry_on(self) -> bool:
+        """Let come what is not due by itself: members of redrives, and those who waited; say whether any did."""
+        moved = (await redrive.tick(self._store, chain=str(self._session()))).moved
+        return await self._tend() or moved
 
     def stop(self, *, at_once: bool = False) -> None:
         """Claim nothing more; ``run`` returns when what is running has ended or the drain time is over.
@@ -275,6 +290,7 @@ class Worker:
             stack.push_async_callback(self._close_claims)
             self._add_slots(self.options.concurrency)
             stack.push_async_callback(self._stop_slots)
+            await self._tend_anyhow()
             if alive:
                 heartbeat = Heartbeat(
                     self._store, self._clock, self.options, self._session, self._on_session_lost, self._watch
@@ -285,7 +301,8 @@ class Worker:
                 upkeep = asyncio.create_task(self._upkeep(), name="redrive-upkeep")
                 redrives = asyncio.create_task(self._carry_redrives(), name="redrive-redrives")
                 news = asyncio.create_task(self._hear_of_cancels(), name="redrive-cancels")
-                stack.push_async_callback(_cancelled, [upkeep, redrives, news])
+                tending = asyncio.create_task(self._keep_tending(), name="redrive-tending")
+                stack.push_async_callback(_cancelled, [upkeep, redrives, news, tending])
             yield
 
     async def _begin_session(self) -> None:
@@ -301,7 +318,7 @@ class Worker:
         )
         await self._store.begin_session(session, self.options.lease_seconds)
         self.session_id = session.id
-        self._claims = self._store.claims(session.id, self._lanes, actor=self.name)
+        self._claims = self._store.claims(session.id, self._claimed_lanes(), actor=self.name)
         log.info("worker started", worker=self.name, session=str(session.id), targets=len(self._handlers))
 
     def _session(self) -> UUID:
@@ -317,8 +334,16 @@ class Worker:
 
     # Turns
 
+    def _claimed_lanes(self) -> list[Lane]:
+        """Leave out the queues that are paused."""
+        self._unclaimed = self._circuits.held_queues
+        return [lane for lane in self._lanes if lane[0] not in self._unclaimed]
+
     async def _turn(self) -> None:
         """Settle what has finished, claim what there is room for."""
+        if self._circuits.held_queues != self._unclaimed:
+            await self._claims.close()
+            self._claims = self._store.claims(self._session(), self._claimed_lanes(), actor=self.name)
         want = (
             0
             if self._stopping or self._alone is not None
@@ -526,13 +551,23 @@ class Worker:
         if handler is None:
             self._put_back_unknown(row)
             return
+        if (name := self._circuits.gate(handler, row)) is not None:
+            self._blocked(row, settlement_for_blocked(row, name))
+            self._circuits.let_go(row)
+            return
+        await self._try(handler, row)
+
+    async def _try(self, handler: Handler, row: Row) -> None:
         task = asyncio.current_task()
         assert task is not None
         attempt = self._running[row[ID]] = Attempt(row, handler, task)
-        context = Context(row, self._desk, attempt)
+        context = Context(row, self._desk, attempt, self._circuits.degraded(handler))
         error: BaseException | None = None
         try:
             try:
+                if context.degraded and not await self._mark_degraded(row):
+                    self._handed_back(row)
+                    return
                 if handler.isolation is None:
                     if handler.is_limited or row[DEADLINE_AT] is not None:
                         self._limit(attempt)
@@ -593,6 +628,7 @@ class Worker:
             self._delivered(row)
         elif isinstance(error, LeaseLost):
             self._release(row)
+            self._circuits.let_go(row)
             self.tally.leases_lost += 1
             log.warning("lease lost", worker=self.name, event_id=str(row[ID]), error=str(error))
         elif attempt.why is not None:
@@ -671,6 +707,7 @@ class Worker:
         assert why is not None
         if isinstance(why, Cancelled):
             self._release(row)
+            self._circuits.let_go(row)
             self.tally.cancelled += 1
             log.info("handler stopped: the event was called off", event_id=str(row[ID]), target=row[TARGET])
             return
@@ -726,11 +763,13 @@ class Worker:
         if not self._is_ours(row):
             return
         self.tally.delivered += 1
+        self._circuits.passed(row)
         self._finished.delivered.append(row)
 
     def _settled(self, row: Row) -> None:
         """Let go: the handler's own transaction has written it down."""
         self.tally.delivered += 1
+        self._circuits.passed(row)
         self._key_freed = self._key_freed or row[ORDERING_KEY] is not None
         self._release(row)
 
@@ -743,6 +782,7 @@ class Worker:
         if not self._is_ours(row):
             return
         self.tally.put_back += 1
+        self._circuits.let_go(row)
         self._finished.put_back.append((row, 0.0))
 
     def _put_back_unknown(self, row: Row) -> None:
@@ -757,6 +797,10 @@ class Worker:
         if not self._is_ours(row):
             return
         settlement = self._settlement(handler, row, error)
+        if handler is not None:
+            settlement = await self._weighed(handler, row, error, settlement)
+            if not self._is_ours(row):
+                return
         left = None if handler is None else self._until_deadline(handler, row)
         if left is not None and settlement.delay_seconds is not None and settlement.delay_seconds >= left:
             late = DeadlinePassed("the deadline of the event leaves no time for another attempt")
@@ -764,8 +808,11 @@ class Worker:
             settlement = self._settlement(handler, row, late)
         if settlement.status is Status.FAILED:
             await self._bury(handler, row, settlement)
+        elif settlement.status is Status.BLOCKED:
+            self._blocked(row, settlement)
         else:
-            self.tally.retried += 1
+            self.tally.retried += settlement.spends
+            self.tally.deferred += not settlement.spends
             self._finished.settlements.append(settlement)
             log.info(
                 "attempt failed, retry scheduled",
@@ -777,6 +824,53 @@ class Worker:
                 seconds=round(settlement.delay_seconds or 0.0, 3),
             )
             self._due_at = min(self._due_at, self._clock.monotonic() + (settlement.delay_seconds or 0.0))
+
+    # What is not the event's own fault
+
+    async def _weighed(self, handler: Handler, row: Row, error: BaseException, settlement: Settlement) -> Settlement:
+        """Look for the fault elsewhere: in a dependency that is down, or when nearly everything fails here.
+
+        Below the threshold of a circuit an attempt is deferred. To fail for something that is not shut is free, but not
+        for ever, or an event that fails alone while others pass would go round and round.
+        """
+        circuits = self._circuits
+        if settlement.is_terminal:
+            circuits.let_go(row)
+            return settlement
+        name = circuits.blamed(handler, error, settlement.error_class)
+        if name is None:
+            brake = circuits.stumbled(handler, row, settlement.error_class)
+            return settlement if brake is None else blocked(settlement, brake)
+        was_shut, is_shut = circuits.failed(name, row, error)
+        if was_shut:
+            return blocked(settlement, name)
+        rounds = await self._free_rounds(row)
+        if rounds >= FREE_ROUNDS:
+            return settlement
+        if is_shut:
+            return blocked(settlement, name, is_round=True)
+        return deferred(settlement, round_seconds(rounds, self._clock.random))
+
+    async def _free_rounds(self, row: Row) -> int:
+        with suppress(StoreUnavailable):
+            event = await self._store.event(UUID(str(row[ID])))
+            return event.deferred_count if event else FREE_ROUNDS
+        return 0  # nothing can be written now either; the next failure will count
+
+    def _blocked(self, row: Row, settlement: Settlement) -> None:
+        if self._is_ours(row):
+            self.tally.blocked += 1
+            self._finished.settlements.append(settlement)
+
+    async def _mark_degraded(self, row: Row) -> bool:
+        """Write down that it is run in a reduced mode, before it is; false: that cannot be written now."""
+        with suppress(StoreUnavailable):
+            async with self._store.transaction() as transaction:
+                if not await transaction.run("degrade", id=row[ID], fence=row[FENCE]):
+                    message = f"event {row[ID]} is no longer ours: it was not run"
+                    raise LeaseLost(message)
+            return True
+        return False
 
     def _settlement(self, handler: Handler | None, row: Row, error: BaseException) -> Settlement:
         policy = (handler.retry if handler else None) or self._retry
@@ -861,6 +955,39 @@ class Worker:
             except Exception as error:  # noqa: BLE001 - a worker that has stopped sweeping would do so in silence
                 log.error("upkeep failed, trying again", worker=self.name, error=repr(error)[:500])
             await self._clock.sleep(self.options.lease_seconds / 3 * (0.75 + 0.5 * self._clock.random()))
+
+    async def _keep_tending(self) -> None:
+        """Exchange what is known of dependencies, twice a second and at once when there is something to say."""
+        while True:
+            if not await self._tend_anyhow():
+                await self._clock.sleep(_TEND_AFRESH_SECONDS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TEND_SECONDS * (0.75 + 0.5 * self._clock.random())):
+                    await self._circuits.news.wait()
+
+    async def _tend_anyhow(self) -> bool:
+        try:
+            await self._tend()
+        except StoreUnavailable as error:
+            log.debug("dependencies not tended", worker=self.name, error=str(error))
+        except Exception as error:  # noqa: BLE001 - as in upkeep: it must not end in silence
+            log.error("dependencies not tended, trying again", worker=self.name, error=repr(error)[:500])
+            return False
+        return True
+
+    async def _tend(self) -> bool:
+        """Bring the circuits up to date; say whether anything came back."""
+        may_probe = not self._stopping and self._alone is None
+        probes, released = await self._circuits.tend(
+            self._session(), self.options.queues, self.options.generation, self._held, by=self.name, probe=may_probe
+        )
+        if probes:
+            self._take(probes)
+            if self._stopping:
+                self._hand_back_waiting()
+        if probes or released:
+            self._wake()
+        return bool(probes or released)
 
     async def _carry_redrives(self) -> None:
         """Carry on the redrives that run. Looking in vain for what can move takes a fifth of the time at most."""
@@ -1009,6 +1136,8 @@ class Worker:
                 self._handed_back(row)
         if len(self._finished):
             await self._turn()
+        if self._circuits.is_probing:
+            await self._tend_anyhow()  # or the others would wait for the end of its lease
         log.info("worker stopped", worker=self.name, delivered=self.tally.delivered, put_back=self.tally.put_back)
 
 

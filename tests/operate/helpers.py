@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from typer.testing import CliRunner
 
-from redrive import DependencyUnavailable, Event, EventFilter, Redrive, RetryPolicy, Status, TerminalHandlerError
+from redrive import Event, EventFilter, Redrive, RetryPolicy, Status, TerminalHandlerError
 from redrive.operate.cli.root import app as commands
 
 T = TypeVar("T")
@@ -134,7 +134,7 @@ def seed(url: str) -> Seeds:
 
         @app.handler("order.flaky", retry=RetryPolicy(base_delay="1h", max_delay="1h", jitter="none"))
         async def stumble(order: dict[str, Any]) -> None:
-            raise DependencyUnavailable("carrier", "503")
+            raise ConnectionError("carrier: 503")
 
         delivered = await app.publish("order.paid", {"id": 1, "note": "Zoë \x1b[2J [red]"}, subject="order 1")
         dead = await app.publish("order.bad", {"id": 2}, retry_key="order-2", correlation_id="basket-7")

@@ -67,6 +67,31 @@ def test_a_key_that_is_held_up_is_listed_shown_and_released(store_url: str) -> N
     assert asyncio.run(statuses(app)) == ["delivered", "delivered", "failed"]
 
 
+@pytest.mark.req("B6", "W4")
+def test_what_an_event_of_a_key_waits_for_is_shown(store_url: str) -> None:
+    async def paused() -> list[str]:
+        app = Redrive(store_url, migrate=True)
+        app.handler("t")(_nothing)
+        async with app:
+            await app.hold("t", by="ann", reason="audit")
+            ids = [str((await app.publish("t", n, ordering_key="order-7")).id) for n in range(2)]
+            await app.worker().drain()
+        return ids
+
+    head, behind = asyncio.run(paused())
+
+    line = redrive("keys", "show", "order-7", "--target", "t", "-u", store_url).out
+    events = redrive("events", "ls", "-u", store_url).out
+    assert "blocked on hold:t" in line
+    assert "waits for hold:t" in events
+    assert "in line of order-7" in events
+    assert "earlier event" not in redrive("events", "timeline", head, "-u", store_url).out
+    assert "earlier event" in redrive("events", "timeline", behind, "-u", store_url).out
+
+
+async def _nothing(payload: int) -> None: ...
+
+
 @pytest.mark.req("B6")
 def test_a_skipped_head_is_discarded_and_the_next_goes(store_url: str) -> None:
     app = asyncio.run(held(store_url, "t"))

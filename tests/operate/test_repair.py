@@ -21,6 +21,7 @@ import pytest
 from redrive import Event, EventFilter, Redrive, Rejected, RetryPolicy, Status
 from redrive.operate import actions
 from tests.operate.helpers import Result, environment, in_app, redrive
+from tests.stores.helpers import raw
 
 MODULE = """
 from typing import Any
@@ -72,7 +73,7 @@ class Desk:
                 app.handler(type_)(fail)
             async with app:
                 ids = [str((await app.publish(*event, **options)).id) for event in events]
-                await app.worker().drain()
+                await app.worker(generation=4).drain()  # and of none
             return ids
 
         return asyncio.run(job())
@@ -373,8 +374,10 @@ def test_dead_letters_go_out_and_come_in_as_they_were(desk: Desk, tmp_path: Path
         subject="order/1", retry_key="r", correlation_id="c", headers={"h": "v"}, priority=2, generation=4,
     )  # fmt: skip
     assert desk("replay", ids[0], "--reason", "again", "--by", "ada").code == 0
-    desk.bury(("order.paid", {"n": 2}))  # its worker runs the replayed one, too
+    desk.bury(("order.paid", {"n": 2}), generation=4)  # its worker runs the replayed one, too
     discarded = desk.bury(("mail.sent", {}))[0]
+    with raw(desk.url) as run:
+        run(f"update {{outbox}} set deferred_count = 3, degraded = true where id = '{ids[0]}'")
     desk("dlq", "discard", discarded, "--reason", "noise")
     assert desk("dlq", "export", "--to", "out.jsonl").code == 0
     assert desk("dlq", "export", "--discarded", "--to", "gone.jsonl").code == 0
@@ -403,7 +406,8 @@ def test_dead_letters_go_out_and_come_in_as_they_were(desk: Desk, tmp_path: Path
 
 @pytest.mark.req("W5")
 def test_dead_letters_of_sqlite_come_in_on_postgresql_exactly(sqlite_desk: Desk, postgres_url: str) -> None:
-    (dead,) = sqlite_desk.bury(("order.paid", {"n": 1.1, "t": "a'b\"c\\"}), subject="s", correlation_id="c")
+    options = {"subject": "s", "correlation_id": "c", "deadline": "1h"}
+    (dead,) = sqlite_desk.bury(("order.paid", {"n": 1.1, "t": "a'b\"c\\"}), **options)
     sqlite_desk("dlq", "export", "--to", "out.jsonl")
     redrive("migrate", "-u", postgres_url)
     there = Desk(postgres_url, sqlite_desk.app, sqlite_desk.folder)

@@ -12,9 +12,10 @@ import asyncpg
 import psycopg
 import pytest
 
-from redrive import Redrive, Status, ordering
+from redrive import Redrive, Status, dependency, ordering
 from redrive.clock import VirtualClock
 from redrive.event import Settlement
+from redrive.settle import settlement_for_blocked
 from redrive.store.base import Finished, Row
 from tests.stores.helpers import Hands, failed, found, raw, retried, uuid_of
 
@@ -39,6 +40,17 @@ async def claim_soon(hands: Hands) -> list[Row]:
 
 async def statuses(app: Redrive, ids: list[UUID]) -> list[str]:
     return [(await found(app, each)).status.value for each in ids]
+
+
+async def shut(app: Redrive, name: str) -> None:
+    """Shut a dependency as failures do, so that somebody may look at once whether it is back."""
+    news, circuit = dependency.News(1, 0, 1), dependency.Circuit(threshold=1, probe_after=0.0)
+    await dependency.tell(app.store, name, dependency.Kind.DEPENDENCY, news, circuit, lambda: 0.0, by="hands")
+
+
+async def probed(hands: Hands, name: str, generation: int = 0) -> UUID | None:
+    row = await dependency.probe(hands.app.store, name, hands.id, ["t"], ["default"], generation)
+    return None if row is None else uuid_of(row)
 
 
 def passed(row: Row) -> Settlement:
@@ -196,7 +208,7 @@ async def test_a_replayed_head_goes_first_again(app: Redrive, hands: Hands) -> N
 
 
 @pytest.mark.req("B6")
-@pytest.mark.parametrize("way", ["retried", "failed", "put back", "lost"])
+@pytest.mark.parametrize("way", ["retried", "failed", "blocked", "put back", "lost"])
 async def test_one_that_waits_for_a_later_one_goes_first_when_that_comes_back(
     way: str, app: Redrive, hands: Hands, clock: VirtualClock
 ) -> None:
@@ -212,6 +224,8 @@ async def test_one_that_waits_for_a_later_one_goes_first_when_that_comes_back(
         await holder.settle(retried(second, 0.0))
     elif way == "failed":
         await holder.settle(failed(second))
+    elif way == "blocked":
+        await holder.settle(settlement_for_blocked(second, "api"))
     elif way == "put back":
         await holder.put_back(second)
     else:
@@ -221,8 +235,90 @@ async def test_one_that_waits_for_a_later_one_goes_first_when_that_comes_back(
     rows = [row for _ in range(3) for row in await hands.claim()]
     assert [uuid_of(row) for row in rows] == ids[:1]
     await hands.deliver(*rows)
-    assert await claimed(hands) == ([] if way == "failed" else ids[1:])
+    assert await claimed(hands) == ([] if way in ("failed", "blocked") else ids[1:])
+    if way == "blocked":
+        assert await dependency.release(app.store, "api", dependency.DEFAULT) == 1
+        assert await claimed(hands) == ids[1:]
     await holder.claims.close()
+
+
+@pytest.mark.req("B6", "W4")
+async def test_a_head_that_is_blocked_on_a_dependency_keeps_its_place(app: Redrive, hands: Hands) -> None:
+    ids = await publish(app, "a", "a", "a")
+    (head,) = await hands.claim()
+    await hands.settle(settlement_for_blocked(head, "api"))
+
+    assert await hands.claim() == []
+    assert await statuses(app, ids) == ["blocked", "blocked", "blocked"]
+    assert [each.blocked_on for each in await app.line("t", "a")] == ["api", None, None]
+    assert await ordering.unstick(app.store, ordering.START) == ordering.START
+    assert await hands.claim() == [], "nobody is stuck: the head waits for something"
+
+    assert await dependency.release(app.store, "api", dependency.DEFAULT) == 1
+    for each in ids:
+        (row,) = await hands.claim()
+        assert uuid_of(row) == each
+        await hands.deliver(row)
+
+
+@pytest.mark.req("B6", "W4")
+async def test_cancelling_a_head_that_is_blocked_on_a_dependency_lets_the_next_go(app: Redrive, hands: Hands) -> None:
+    ids = await publish(app, "a", "a")
+    (head,) = await hands.claim()
+    await hands.settle(settlement_for_blocked(head, "api"))
+    assert await hands.claim() == []
+
+    await app.cancel(ids[0], by="ann", reason="no need")
+    assert await claimed(hands) == ids[1:]
+
+
+@pytest.mark.req("B6", "W4")
+async def test_a_probe_takes_nothing_that_stands_behind_another_of_its_key(app: Redrive, hands: Hands) -> None:
+    """A replayed head stands before one that waits for a dependency: first in line, then in flight, then delivered."""
+    ids = await publish(app, "a", "a")
+    (first,) = await hands.claim()
+    await hands.settle(passed(first))
+    (second,) = await hands.claim()
+    await hands.settle(settlement_for_blocked(second, "api"))
+    await shut(app, "api")
+    await app.replay(ids[0], by="ann", reason="mended")
+
+    assert await probed(hands, "api") is None, "the head is before it"
+    (head,) = await hands.claim()
+    assert uuid_of(head) == ids[0]
+    assert await probed(hands, "api") is None, "the head is under way"
+    await hands.deliver(head)
+    assert await probed(hands, "api") == ids[1]
+
+
+@pytest.mark.req("B6", "W4")
+async def test_one_that_is_unblocked_behind_another_of_its_key_waits_for_it(app: Redrive, hands: Hands) -> None:
+    ids = await publish(app, "a", "a")
+    (first,) = await hands.claim()
+    await hands.settle(passed(first))
+    (second,) = await hands.claim()
+    await hands.settle(settlement_for_blocked(second, "api"))
+    await app.replay(ids[0], by="ann", reason="mended")
+    (head,) = await hands.claim()
+
+    assert await dependency.release(app.store, "api", dependency.DEFAULT) == 1
+    assert await hands.claim() == []
+    await hands.deliver(head)
+    assert await claimed(hands) == ids[1:]
+
+
+@pytest.mark.req("W4")
+async def test_a_probe_is_of_the_workers_generation_or_of_none(app: Redrive, hands: Hands, store_url: str) -> None:
+    ids = await publish(app, None, None)
+    await hands.settle(*(settlement_for_blocked(row, "api") for row in await hands.claim()))
+    with raw(store_url) as run:
+        run(f"update {{outbox}} set generation = 3 where id = '{ids[0]}'")
+    await shut(app, "api")
+
+    assert await probed(hands, "api", 2) == ids[1]
+    await dependency.conclude(app.store, "api", ids[1], dependency.DEFAULT, lambda: 0.0, ok=None, by="hands")
+    assert await probed(hands, "api", 2) is None
+    assert await probed(hands, "api", 3) == ids[0]
 
 
 @pytest.mark.req("B6")
@@ -402,6 +498,30 @@ async def test_two_claims_that_cannot_see_each_other_do_not_take_two_of_a_key(li
         turn = await claiming
         assert (list(turn.claimed), list(turn.refused), turn.held) == ([], [], True)
         assert await statuses(live, [done, ids[0], UUID(str(taken))]) == ["delivered", "blocked", "in_flight"]
+
+
+@pytest.mark.req("B6", "W4")
+async def test_a_probe_that_cannot_see_a_claim_of_its_key_takes_nothing(live: Redrive, postgres_url: str) -> None:
+    async with AsyncExitStack() as stack:
+        hands = await Hands.begin(live)
+        stack.push_async_callback(hands.claims.close)
+        rival = await asyncpg.connect(postgres_url)
+        stack.push_async_callback(rival.close)
+        ids = await publish(live, "a")
+        await hands.settle(settlement_for_blocked((await hands.claim())[0], "api"))
+        await shut(live, "api")
+        claim = rival.transaction()
+        await claim.start()
+        taken = await rival.fetchval("select redrive.publish('t', '1', p_ordering_key => 'a')")
+        await rival.execute("update redrive.outbox set status = 'in_flight', fence = 1 where id = $1", taken)
+        probing = asyncio.create_task(probed(hands, "api"))
+        await asyncio.sleep(0.2)
+        assert not probing.done()
+        await claim.commit()
+
+        assert await probing is None
+        assert await statuses(live, [ids[0], UUID(str(taken))]) == ["blocked", "in_flight"]
+        assert (await found(live, ids[0])).blocked_on == "api"
 
 
 @pytest.mark.req("B6")

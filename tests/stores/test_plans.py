@@ -19,13 +19,15 @@ from redrive.store.sql import Statement, load, statement, with_clauses
 ROWS = 100_000
 FILLED = """
     insert into {outbox} (id, type, target, idempotency_key, retry_key, payload, headers, queue, priority, status,
-                          due_at, created_at, ended_at, session_id, fingerprint, ordering_key, correlation_id)
+                          due_at, created_at, ended_at, session_id, fingerprint, ordering_key, correlation_id,
+                          blocked_on)
     select {id}, 't', 't', cast(n as text), case when n % 10 = 0 then cast(n as text) end, '1', '{{}}', 'default',
            n % 4, case when n % 100 < 3 then 'pending' when n % 100 = 3 then 'in_flight' when n % 100 = 4 then 'failed'
-                else 'delivered' end,
-           {now}, {now}, case when n % 100 >= 4 then {now} end, case when n % 100 = 3 then {session} end,
+                when n % 100 = 5 then 'blocked' else 'delivered' end,
+           {now}, {now}, case when n % 100 = 4 or n % 100 > 5 then {now} end, case when n % 100 = 3 then {session} end,
            case when n % 100 = 4 then '1:00000000000' || (10000 + n / 100 % 40) end,
-           case when n % 100 <> 3 then 'order-' || n % 1000 end, 'c-' || n / 3
+           case when n % 100 <> 3 then 'order-' || n % 1000 end, 'c-' || n / 3,
+           case when n % 100 = 5 then 'api-' || n % 3 end
     from {series}
 """
 
@@ -91,6 +93,11 @@ WARM = {
     "cancelled": {"outbox_cancelled"},
     "expire": {"outbox_pkey"},
     "purge_ended": {"outbox_ended", "outbox_pkey"},
+    "waited_for": {"outbox_blocked"},
+    "unblock": {"outbox_blocked", "outbox_pkey"},
+    "probe": {"outbox_blocked", "outbox_key", "outbox_key_in_flight", "outbox_pkey"},
+    "dependency_waiting": {"outbox_blocked"},
+    "dependency_lock": {"outbox_blocked"},
 }
 
 
@@ -218,6 +225,11 @@ SQLITE = {
     "cancelled": ("redrive_outbox_cancelled (session_id=?)",),
     "expire": ("sqlite_autoindex_redrive_outbox_1 (id=?)",),
     "purge_ended": ("redrive_outbox_ended (ended_at<?)", "INTEGER PRIMARY KEY"),
+    "waited_for": ("redrive_outbox_blocked (blocked_on>?)",),
+    "unblock": ("redrive_outbox_blocked (blocked_on=?)", "INTEGER PRIMARY KEY"),
+    "probe": ("redrive_outbox_blocked (blocked_on=? AND id>?)", "INTEGER PRIMARY KEY"),
+    "dependency_waiting": ("redrive_outbox_blocked (blocked_on=?)",),
+    "dependency_lock": ("redrive_outbox_blocked (blocked_on=?)",),
     "trail_head": ("PRIMARY KEY (chain=?)",),
     "trail_of_event": ("redrive_trail_event (event_id=?)",),
     "heartbeat": ("sqlite_autoindex_redrive_session_1 (id=?)",),

@@ -571,3 +571,49 @@ def test_a_plain_function_may_run_the_harness_by_asyncio_run() -> None:
             assert h.now == datetime(2026, 3, 1, 0, 1, tzinfo=UTC)
 
     asyncio.run(scenario())
+
+
+async def test_an_outage_passes_in_virtual_time() -> None:
+    app = Redrive("sqlite:///:memory:")
+    app.dependency("carrier-api", threshold=2)
+    up = False
+
+    @app.handler("order.paid", needs=["carrier-api"])
+    async def ship(payload: Any) -> None:
+        if not up:
+            raise ConnectionError("refused")
+
+    async with Harness(app) as h:
+        for number in range(40):
+            await app.publish("order.paid", number)
+        ran = await h.run_due()
+        assert [attempt.outcome for attempt in ran[:3]] == ["deferred", "blocked", "blocked"]
+        await h.advance("10m")
+        assert len(await h.events(status=Status.BLOCKED)) == 40
+        up = True
+        await h.advance("2m")
+        h.assert_delivered("order.paid")
+        assert not await h.dead_letters()
+
+
+async def test_events_of_a_key_and_a_generation_come_through_an_outage_in_order() -> None:
+    app = Redrive("sqlite:////nowhere/at/all/shop.db", generation=7)
+    app.dependency("carrier", threshold=1, probe_after=10)
+    up, shipped = False, list[int]()
+
+    @app.handler("order.changed", needs=["carrier"])
+    async def ship(number: int) -> None:
+        if not up:
+            raise ConnectionError("refused")
+        shipped.append(number)
+
+    async with Harness(app) as h:
+        for number in range(3):
+            await app.publish("order.changed", number, ordering_key="order-7")
+        await h.advance("1m")
+        assert {event.status for event in await h.events()} == {Status.BLOCKED}
+        up = True
+        await h.advance("5m")
+
+        assert shipped == [0, 1, 2]
+        h.assert_nothing_pending()

@@ -39,10 +39,12 @@ async def test_a_stopping_worker_lets_running_handlers_finish(app: Redrive) -> N
 
 
 async def test_a_stopping_worker_hands_back_what_it_cannot_finish_without_spending_attempts(app: Redrive) -> None:
+    started: list[bool] = []
     cancelled: list[bool] = []
 
     @app.handler("endless")
     async def endless(payload: Any) -> None:
+        started.append(True)
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
@@ -51,8 +53,8 @@ async def test_a_stopping_worker_hands_back_what_it_cannot_finish_without_spendi
 
     for _ in range(5):
         await app.publish("endless")
-    async with working(app, concurrency=2, drain="200ms") as worker:
-        await until(lambda: worker.tally.claimed >= 2)
+    async with working(app, concurrency=2, drain="200ms"):
+        await until(lambda: len(started) == 2)  # a claim is not a start yet
 
     assert cancelled == [True, True]
     events = await app.events()

@@ -29,6 +29,7 @@ _SKEW_PROBLEM: Final = 30.0
 _SAMPLE: Final = 1_000
 _LOW_DISK: Final = 1 << 30
 _NO_DISK: Final = 100 << 20
+_OPEN_PROBLEM: Final = 3_600.0
 _OLDEST_POSTGRES: Final = 14
 # https://sqlite.org/wal.html#walresetbug: 3.7.0 to 3.51.2, corrected in 3.51.3 and, for older lines, in these.
 _CORRECTED_SQLITE: Final = {(3, 44): 6, (3, 50): 7, (3, 51): 3}
@@ -268,6 +269,22 @@ async def _backlog(app: Redrive) -> Check:
     return (_problem if oldest > _OLDEST_DUE_PROBLEM else _warning)("backlog", what, advice)
 
 
+async def _dependencies(app: Redrive) -> Check:
+    found = await views.dependencies(app)
+    shut = [each for each in found if each.of.is_shut]
+    if not shut:
+        coming = sum(each.waiting for each in found)
+        return _ok("dependencies", f"none is shut; coming back: {coming:,}" if coming else "none is shut")
+    spans = {each.of.name: (each.of.now - (each.of.opened_at or each.of.now)).total_seconds() for each in shut}
+    some = ", ".join(
+        f"{each.of.name} ({format_duration(round(spans[each.of.name]))}, waiting: {each.waiting:,})"
+        for each in shut[:5]
+    )
+    advice = "see why: `redrive deps ls`; close what is back, resume what is paused"
+    long = max(spans.values()) > _OPEN_PROBLEM
+    return (_problem if long else _warning)("dependencies", f"shut: {some}", advice)
+
+
 async def _dead_letters(app: Redrive) -> Check:
     failed = (await views.overview(app))["failed"]
     if not failed:
@@ -313,6 +330,7 @@ _ABOUT_THE_WORK: Final[tuple[_Named, ...]] = (
     ("generations", _generations),
     ("leases", _expired),
     ("backlog", _backlog),
+    ("dependencies", _dependencies),
     ("dead letters", _dead_letters),
     ("groups", _groups),
     ("ordering keys", _ordering_keys),

@@ -14,6 +14,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from redrive.app import Redrive
+from redrive.dependency import Dependency
 from redrive.errors import EventNotFound, RedriveError
 from redrive.event import Event, FailureCycle, Status, TrailEntry
 from redrive.group import Group, Skew, skew
@@ -45,7 +46,7 @@ class Ambiguous(RedriveError):
 
 
 class NotFound(RedriveError, LookupError):
-    """There is no redrive or group that begins like this."""
+    """There is no redrive, group or dependency of this name."""
 
 
 # --- events ---
@@ -179,8 +180,14 @@ class _Story:
 
     def _retry_scheduled(self, facts: Mapping[str, Any], entry: TrailEntry) -> tuple[str, str]:
         wait = datetime.fromisoformat(facts["next_retry_at"]) - entry.at
-        what = f"attempt {facts['attempt']} {_failed(facts)}; next one {max(0.0, wait.total_seconds()):.1f} s later"
-        return what, _kind_of(facts)
+        later = f"next one {max(0.0, wait.total_seconds()):.1f} s later"
+        if facts.get("outcome") == "deferred":
+            return f"a dependency failed, no attempt was spent; {later}", _kind_of(facts)
+        return f"attempt {facts['attempt']} {_failed(facts)}; {later}", _kind_of(facts)
+
+    def _blocked(self, facts: Mapping[str, Any], _entry: TrailEntry) -> tuple[str, str]:
+        tried = "its handler could not reach it" if facts.get("tried") else "not run"
+        return f"blocked on {facts.get('blocked_on')} ({tried}); no attempt was spent", ""
 
     def _dead_lettered(self, facts: Mapping[str, Any], _entry: TrailEntry) -> tuple[str, str]:
         kept = self._cycles.get(self._cycle)
@@ -224,7 +231,7 @@ class _Story:
             return [Step(event.due_at, "in-flight", f"attempt {event.attempts} is running", worker)]
         if event.status is Status.PENDING:
             return [Step(event.due_at, "due", f"attempt {event.attempts + 1} is due")]
-        if event.status is Status.BLOCKED and event.ordering_key is not None:
+        if event.status is Status.BLOCKED and event.blocked_on is None:
             return [Step(event.due_at, "blocked", f"waits for an earlier event with the key {event.ordering_key}")]
         return []
 
@@ -292,6 +299,39 @@ async def needs_a_person(app: Redrive) -> list[str]:
         many = f"more than {_HELD_SHOWN}" if held > _HELD_SHOWN else f"{held}"
         told.append(f"{many} ordering {'key is' if held == 1 else 'keys are'} held up by a dead letter")
     return told
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What events may wait for, and how many do; counted up to 10,001."""
+
+    of: Dependency
+    waiting: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain dict."""
+        told = _plain(asdict(self.of))
+        return {**told, "kind": str(self.of.kind), "state": str(self.of.state), "waiting": self.waiting}
+
+
+async def dependencies(app: Redrive) -> list[Standing]:
+    """List dependencies, brakes and holds with those who wait: what is shut first."""
+    found = [Standing(each, await _waiting(app, each)) for each in await app.dependencies()]
+    return sorted(found, key=lambda each: (not each.of.is_shut, not each.waiting, each.of.name))
+
+
+async def dependency(app: Redrive, name: str) -> Standing:
+    """Read one of them."""
+    for each in await app.dependencies():
+        if each.name == name:
+            return Standing(each, await _waiting(app, each))
+    raise NotFound(f"no dependency is called {name!r}: `redrive deps ls` lists them")
+
+
+async def _waiting(app: Redrive, each: Dependency) -> int:
+    if not each.is_waited_for:
+        return 0
+    return int((await app.store.ask("dependency_waiting", name=each.name))[0]["n"])
 
 
 async def recent_trail(app: Redrive, limit: int) -> list[TrailEntry]:

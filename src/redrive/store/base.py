@@ -37,7 +37,7 @@ EVENT_COLUMNS: Final = (
     "causation_id", "ordering_key", "queue", "priority", "status", "due_at", "attempts", "lost_count", "max_attempts",
     "fence", "session_id", "generation", "cycle", "first_failed_at", "last_error", "error_class", "error_type",
     "safe_to_retry", "fingerprint", "failure_history", "cancelled_by", "cancel_reason", "compensation", "steps_from",
-    "created_at", "ended_at", "deleted_at", "deadline_at",
+    "created_at", "ended_at", "deleted_at", "deadline_at", "blocked_on", "deferred_count", "degraded",
 )  # fmt: skip
 
 Entry = tuple[UUID | None, str, str, str, Mapping[str, Any]]
@@ -249,6 +249,7 @@ def event_from(row: Mapping[str, Any]) -> Event:
     values.update(
         id=UUID(str(row["id"])),
         session_id=None if row["session_id"] is None else UUID(str(row["session_id"])),
+        degraded=bool(row["degraded"]),
         payload=json.loads(row["payload"]),
         headers=json.loads(row["headers"]),
         status=Status(row["status"]),

@@ -112,6 +112,7 @@ _MEANINGS: Final[tuple[tuple[tuple[type[Exception], ...], type[RedriveError], st
 )
 
 
+_ONE_OF_A_KEY: Final = "outbox_key_in_flight"
 _IN_ORDER: Final = itemgetter(PRIORITY, DUE_AT)
 
 
@@ -532,7 +533,9 @@ class PostgresClaims:
     def __init__(self, store: PostgresStore, session_id: UUID, lanes: Sequence[Lane], actor: str) -> None:
         self._store = store
         self._session_id = session_id
-        self._queues, self._priorities, self._generations = (list(part) for part in zip(*lanes, strict=True))
+        self._queues = [queue for queue, _, _ in lanes]
+        self._priorities = [priority for _, priority, _ in lanes]
+        self._generations = [generation for _, _, generation in lanes]
         self._actor = actor
         self._watermark = Watermark(lanes)
         self._connection: asyncpg.Connection[Any] | None = None
@@ -785,6 +788,9 @@ async def settle_rows(
         "max_attempts": [s.max_attempts for s in settlements],
         "passed": [s.passed for s in settlements],
         "outcomes": [s.outcome.value for s in settlements],
+        "spends": [s.spends for s in settlements],
+        "rounds": [s.is_round for s in settlements],
+        "blocked_on": [s.blocked_on for s in settlements],
     }
     return {row[0] for row in await connection.fetch(query.numbered, *query.values(values))}
 
@@ -829,6 +835,8 @@ class translating:  # noqa: N801 - reads as a verb: `with translating(place):`
         own = {"RD400": Refused, "RD404": EventNotFound, "RD409": Refused}.get(getattr(error, "sqlstate", None) or "")
         if own is not None:
             return own(str(error))
+        if isinstance(error, asyncpg.UniqueViolationError) and error.constraint_name == _ONE_OF_A_KEY:
+            return Refused("another event of this ordering key is in flight: look again when it has ended")
         for kinds, clear, advice in _MEANINGS:
             if isinstance(error, kinds):
                 said = str(error) or type(error).__name__

@@ -806,7 +806,7 @@ def _cancel_rows(
 
 _SETTLE_ORDER: Final = (
     "id", "fence", "status", "delay", "last_error", "error_class", "error_type", "safe_to_retry", "fingerprint",
-    "max_attempts", "passed", "now",
+    "max_attempts", "spends", "is_round", "blocked_on", "passed", "now",
 )  # fmt: skip
 _TRAIL_ORDER: Final = ("chain", "seq", "now", "event_id", "kind", "source", "actor", "detail", "hash")
 
@@ -827,7 +827,7 @@ def settle_rows(
                 str(settlement.id), settlement.fence, settlement.status.value,
                 int((settlement.delay_seconds or 0.0) * 1e6), settlement.last_error, settlement.error_class,
                 settlement.error_type, settlement.safe_to_retry, settlement.fingerprint, settlement.max_attempts,
-                settlement.passed, now,
+                settlement.spends, settlement.is_round, settlement.blocked_on, settlement.passed, now,
             ),
         ).fetchone()  # fmt: skip
         if row is None:
@@ -849,6 +849,9 @@ def settle_rows(
                     {**detail, "dead_lettered_at": at},
                 )
             )
+        elif status == "blocked":
+            facts = {"blocked_on": settlement.blocked_on, "tried": bool(settlement.last_error)}
+            entries.append((event_id, "blocked", source, actor, facts))
         else:
             entries.append(
                 (

@@ -108,11 +108,15 @@ async def _line(url: str, key: str, target: str | None) -> tuple[list[InLine], d
 
 def _line_table(found: Sequence[InLine], now: datetime) -> RenderableType:
     rows = [
-        (str(each.id), Text(each.status), one_line(each.type, 60), when(each.created_at, now), when(each.due_at, now))
+        (str(each.id), _standing(each), one_line(each.type, 60), when(each.created_at, now), when(each.due_at, now))
         for each in found
     ]
     drawn = show.table(("ID", "STATUS", "TYPE", "PUBLISHED", "DUE"), rows, wide="TYPE", spare=("PUBLISHED",))
     return Drawn(Text(f"{clean(found[0].target)}, first things first", style="dim"), drawn)
+
+
+def _standing(each: InLine) -> str:
+    return one_line(f"{each.status} on {each.blocked_on}" if each.blocked_on else each.status, 60)
 
 
 @app.command("release")

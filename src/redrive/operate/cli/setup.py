@@ -32,7 +32,7 @@ STARTER: Final = '''"""A first app: what happens when an order is paid."""
 
 import os
 
-from redrive import Context, DependencyUnavailable, Redrive, RetryPolicy
+from redrive import Context, Redrive, RetryPolicy
 
 app = Redrive(os.environ.get("REDRIVE_URL", "sqlite:///redrive.db"), source="shop")
 
@@ -41,7 +41,7 @@ app = Redrive(os.environ.get("REDRIVE_URL", "sqlite:///redrive.db"), source="sho
 async def ship(order: dict, ctx: Context) -> None:
     """Ship an order. What is raised here is retried, then kept as a dead letter that can be replayed."""
     if order.get("carrier") == "down":
-        raise DependencyUnavailable("carrier", "no answer")
+        raise ConnectionError("the carrier does not answer")
     # Your work, the record that it was done and "delivered" are one commit: it cannot happen twice.
     async with ctx.transaction() as tx:
         await tx.publish("order.shipped", {"order": order["id"]})

@@ -179,8 +179,9 @@ def note(event: Event, now: datetime) -> str:
         return f"discarded {when(event.deleted_at, now)}"
     if event.status is Status.FAILED:
         return error_line(event)
-    if event.status is Status.CANCELLED:
-        return one_line(event.cancel_reason or "", _ERROR_LENGTH)
+    if event.status in (Status.CANCELLED, Status.BLOCKED):
+        waits = f"waits for {event.blocked_on}" if event.blocked_on else f"in line of {event.ordering_key}"
+        return one_line(event.cancel_reason or waits, _ERROR_LENGTH)
     if event.status is Status.PENDING and event.next_retry_at is not None:
         return f"retry {when(event.next_retry_at, now)}: {error_line(event)}"
     if event.status is Status.PENDING and event.due_at > now:
@@ -266,6 +267,9 @@ def _facts(event: Event, now: datetime) -> Iterable[tuple[str, str | Text | None
     yield "deadline", _instant(event.deadline_at, now)
     lost = f", worker lost {times(event.lost_count)}" if event.lost_count else ""
     yield "attempts", tries(event) + lost
+    yield "waits for", event.blocked_on
+    yield "deferred", f"{times(event.deferred_count)}, free of charge" if event.deferred_count else None
+    yield "degraded", "it ran in a reduced mode" if event.degraded else None
     kind = " · ".join(filter(None, (event.error_type, event.error_class)))
     yield "failed with", kind
     yield "safe to retry", None if event.safe_to_retry is None else "yes" if event.safe_to_retry else "no"
@@ -335,6 +339,7 @@ def _history(event: Event, now: datetime) -> RenderableType:
 _MARKS: Final = {
     "published": ("●", "bold"),
     "retry-scheduled": ("✗", "yellow"),
+    "blocked": ("‖", "magenta"),
     "dead-lettered": ("■", "bold red"),
     "lost": ("✗", "magenta"),
     "put-back": ("↺", "dim"),

@@ -320,6 +320,7 @@ def _line(found: dict[str, Any], working: Worker) -> Text:
         (tally.retried, "retried", "yellow"),
         (found["in_flight"], "in flight", "cyan"),
         (found["pending"], "waiting", ""),
+        (found["blocked"], "blocked", "magenta"),
         (found["failed"], "dead letters", "red"),
     ):
         line.append(number(int(count)), style=f"bold {style}" if count else "dim")

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from redrive.app import Redrive
 from redrive.context import Context
-from redrive.errors import DependencyUnavailable, Rejected
+from redrive.errors import Rejected
 from redrive.policy import RetryPolicy
 
 TABLES: Final = (
@@ -69,13 +69,13 @@ def shop(url: str, world: World, *, release: int, pace: float) -> Redrive:
     waits = RetryPolicy(max_attempts=12, base_delay=0.3 * pace, max_delay=2.4 * pace, jitter=0.2)
     app = Redrive(url, source="shop", retry=waits)
 
-    @app.handler("order.paid")
+    @app.handler("order.paid", brake=False)  # this demo shows retries
     async def ship(order: Order, ctx: Context) -> None:
         await app.clock.sleep(world.seconds_per_call * pace)
         if order.city == NOWHERE:
             raise Rejected(f"the carrier does not deliver to {order.city}")
         if not world.carrier_answers:
-            raise DependencyUnavailable("carrier", "503 Service Unavailable")
+            raise ConnectionError("carrier: 503 Service Unavailable")
         await _once(ctx, "shipment", order.id)
 
     @app.handler("payment.captured")

@@ -2,6 +2,7 @@
 select
     (select count(*) from (select 1 from redrive.outbox where status = 'pending' limit 10001) x) as pending,
     (select count(*) from redrive.outbox where status = 'in_flight') as in_flight,
+    (select count(*) from (select 1 from redrive.outbox where status = 'blocked' limit 10001) x) as blocked,
     (select count(*) from (select 1 from redrive.outbox where status = 'failed' and deleted_at is null limit 10001) x) as failed,
     (select count(*) from (select 1 from redrive.outbox where status = 'delivered' limit 10001) x) as delivered,
     (select count(*) from redrive.session where ended_at is null and lease_until > clock_timestamp()) as workers,

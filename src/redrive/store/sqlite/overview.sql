@@ -2,6 +2,7 @@
 select
     (select count(*) from (select 1 from redrive_outbox where status = 'pending' limit 10001)) as pending,
     (select count(*) from redrive_outbox where status = 'in_flight') as in_flight,
+    (select count(*) from (select 1 from redrive_outbox where status = 'blocked' limit 10001)) as blocked,
     (select count(*) from (select 1 from redrive_outbox where status = 'failed' and deleted_at is null limit 10001)) as failed,
     (select count(*) from (select 1 from redrive_outbox where status = 'delivered' limit 10001)) as delivered,
     (select count(*) from redrive_session where ended_at is null and lease_until > :now) as workers,

@@ -99,7 +99,7 @@ async def work(
             raise Failing
         await noop(payload)
 
-    app.handler(TYPE)(stumble if failures else noop)
+    app.handler(TYPE, brake=False)(stumble if failures else noop)  # a storm is meant to go on
     async with app:
         worker = app.worker(concurrency=concurrency)
         go()

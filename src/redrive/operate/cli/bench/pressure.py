@@ -4,6 +4,7 @@ import asyncio
 from itertools import pairwise
 from typing import Any, Final
 
+from redrive.app import Redrive
 from redrive.operate.cli.bench.drain import all_delivered, worker_rate
 from redrive.operate.cli.bench.measure import (
     BenchFailed,
@@ -49,14 +50,16 @@ async def storm(setup: Setup, place: Place) -> Report:
 
 
 async def backlog(setup: Setup, place: Place) -> Report:
-    """Drain with as many future, failed and delivered rows in the table, beside the drain of an empty one."""
+    """Drain with as many future, blocked, failed and delivered rows in the table, beside the drain of an empty one."""
     lying = setup.events or 1_000_000
     events = min(lying, 100_000)
     report = Report("backlog", place.store, {"rows_of_each_kind": lying, "events": events, "repeat": setup.repeat})
     rates, empty_rates, raw_rates = [], [], []
-    setup.say(f"backlog: writing 3 x {lying:,} rows")
-    kinds = (Rows(lying, delay=86_400.0), Rows(lying, status="failed"), Rows(lying, status="delivered"))
+    setup.say(f"backlog: writing 4 x {lying:,} rows")
+    kinds = (Rows(lying, delay=86_400.0), *(Rows(lying, status=each) for each in ("blocked", "failed", "delivered")))
     async with place.fresh(*kinds) as url:
+        async with Redrive(url) as app:  # or the workers would let the blocked ones go
+            await app.open_dependency("bench", by="bench", reason="its events are to lie there")
         delivered = lying
         for turn in range(setup.repeat):
             say = setup.saying("backlog", turn)

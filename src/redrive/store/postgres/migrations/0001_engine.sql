@@ -36,6 +36,7 @@ create table redrive.outbox (
     due_at          timestamptz not null default clock_timestamp(),
     attempts        int not null default 0,
     lost_count      int not null default 0,
+    deferred_count  int not null default 0,
     max_attempts    int,
     fence           bigint not null default 0,
     session_id      uuid,

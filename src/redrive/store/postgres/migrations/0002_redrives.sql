@@ -211,7 +211,8 @@ begin
         'from_start', r.from_start or coalesce(o.compensation, '') = 'done')::text))
     from (select * from redrive.outbox x where x.id = any(v_going) order by x.id) o;
     update redrive.outbox o set
-        status = 'pending', due_at = v_now, attempts = 0, lost_count = 0, cycle = o.cycle + 1,
+        status = 'pending', due_at = v_now, attempts = 0, lost_count = 0, deferred_count = 0, degraded = false,
+        cycle = o.cycle + 1,
         generation = coalesce(r.generation, o.generation), priority = coalesce(p_priority, o.priority),
         first_failed_at = null, last_error = null, error_class = null, error_type = null, safe_to_retry = null,
         fingerprint = null, ended_at = null, passed = false,

@@ -36,6 +36,7 @@ create table redrive_outbox (
     due_at          integer not null,
     attempts        integer not null default 0,
     lost_count      integer not null default 0,
+    deferred_count  integer not null default 0,
     max_attempts    integer,
     fence           integer not null default 0,
     session_id      text,
