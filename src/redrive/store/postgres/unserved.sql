@@ -1,15 +1,6 @@
--- Unserved: queues and generations with pending events that no worker takes. Finds the lanes by one index probe each.
-with recursive lane as (
-    (select o.queue, o.priority, o.generation from redrive.outbox o where o.status = 'pending'
-     order by o.queue, o.priority, o.generation limit 1)
-    union all
-    select x.* from lane l cross join lateral (
-        select o.queue, o.priority, o.generation from redrive.outbox o
-        where o.status = 'pending' and (o.queue, o.priority, o.generation) > (l.queue, l.priority, l.generation)
-        order by o.queue, o.priority, o.generation limit 1) x
-)
+-- Unserved: queues and generations with pending events that no worker takes.
 select l.queue, l.generation, sum(c.n)::bigint as waiting
-from lane l
+from redrive.waiting_lane l
 cross join lateral (
     select count(*) as n from (select 1 from redrive.outbox o where o.status = 'pending' and o.queue = l.queue
                                and o.priority = l.priority and o.generation = l.generation limit 10001) x) c

@@ -106,3 +106,16 @@ begin
         exit when v_moved = cardinality(v_next);
     end loop;
 end $$;
+
+-- The lanes in which events wait, found by one index probe each, however many wait.
+create view redrive.waiting_lane as
+with recursive lane as (
+    (select o.queue, o.priority, o.generation from redrive.outbox o where o.status = 'pending'
+     order by o.queue, o.priority, o.generation limit 1)
+    union all
+    select x.* from lane l cross join lateral (
+        select o.queue, o.priority, o.generation from redrive.outbox o
+        where o.status = 'pending' and (o.queue, o.priority, o.generation) > (l.queue, l.priority, l.generation)
+        order by o.queue, o.priority, o.generation limit 1) x
+)
+select queue, priority, generation from lane;

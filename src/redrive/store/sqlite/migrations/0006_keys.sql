@@ -20,3 +20,22 @@ select seq, id, target, ordering_key, created_at, status, blocked_on
 from redrive_outbox
 where ordering_key is not null
   and (status in ('pending', 'blocked') or (status = 'failed' and deleted_at is null and passed = 0));
+
+-- The lanes in which events wait, found by one index probe each, however many wait.
+-- Differs from PostgreSQL: the next lane is asked for column by column, as in key_walk.sql.
+create view redrive_waiting_lane as
+with recursive lane(queue, priority, generation) as (
+    select o.queue, o.priority, o.generation from redrive_outbox o
+    where o.seq = (select f.seq from redrive_outbox f where f.status = 'pending'
+                   order by f.queue, f.priority, f.generation limit 1)
+    union all
+    select o.queue, o.priority, o.generation from lane l
+    join redrive_outbox o on o.seq = coalesce(
+        (select f.seq from redrive_outbox f where f.status = 'pending' and f.queue = l.queue and f.priority = l.priority
+         and f.generation > l.generation order by f.generation limit 1),
+        (select f.seq from redrive_outbox f where f.status = 'pending' and f.queue = l.queue and f.priority > l.priority
+         order by f.priority, f.generation limit 1),
+        (select f.seq from redrive_outbox f where f.status = 'pending' and f.queue > l.queue
+         order by f.queue, f.priority, f.generation limit 1))
+)
+select queue, priority, generation from lane;
