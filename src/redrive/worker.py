@@ -536,6 +536,9 @@ class Worker:
         while current is not None:
             try:
                 await self._attempt(current)
+            except Exception as error:  # noqa: BLE001 - ours, not the handler's: it must not end the slot, or keep the event
+                log.error("attempt broken off, trying again later", event_id=str(current[ID]), error=repr(error)[:500])
+                self._put_back_later(current)
             finally:
                 self._bell.set()
                 if current is self._alone:
@@ -791,7 +794,13 @@ class Worker:
         if target not in self.tally.unknown_targets:
             log.warning("no handler for target, putting events back", worker=self.name, target=target, type=row[TYPE])
         self.tally.unknown_targets[target] = self.tally.unknown_targets.get(target, 0) + 1
-        self._finished.put_back.append((row, self.options.unknown_delay_seconds * (0.75 + 0.5 * self._clock.random())))
+        self._put_back_later(row)
+
+    def _put_back_later(self, row: Row) -> None:
+        if self._is_ours(row):
+            self._circuits.let_go(row)
+            later = self.options.unknown_delay_seconds * (0.75 + 0.5 * self._clock.random())
+            self._finished.put_back.append((row, later))
 
     async def _failed(self, handler: Handler | None, row: Row, error: BaseException) -> None:
         if not self._is_ours(row):

@@ -256,7 +256,7 @@ async def test_of_cancel_success_and_failure_one_answer_stands(app: Redrive) -> 
 async def test_of_cancel_sweep_and_replay_one_answer_stands(app: Redrive) -> None:
     """Lost events are swept, and dead letters replayed, by some, while others call them off."""
 
-    @app.handler("poison", retry=ONCE)
+    @app.handler("poison", retry=ONCE, brake=False)
     async def poison(payload: Any) -> None:
         raise ValueError
 

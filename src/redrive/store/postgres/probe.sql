@@ -3,7 +3,8 @@
 -- As in a claim (turn.sql, whose columns these are): only of the worker's own generation or of none, and nothing that
 -- stands behind another of its ordering key. A session that was swept may claim nothing.
 update redrive.outbox o
-set status = 'in_flight', blocked_on = null, attempts = o.attempts + 1, fence = o.fence + 1, session_id = :session::uuid
+set status = 'in_flight', blocked_on = null, attempts = o.attempts + 1, fence = o.fence + 1, session_id = :session::uuid,
+    lease_until = null
 where o.id = any(array(
     select w.id from redrive.outbox w
     where w.status = 'blocked' and w.blocked_on = :name::text and w.id > :after::uuid
@@ -21,4 +22,4 @@ where o.id = any(array(
     for update of w skip locked))
 returning o.id, o.fence, o.target, o.attempts, o.lost_count, o.payload, o.type, o.queue, o.priority, o.due_at,
           o.source, o.subject, o.headers, o.idempotency_key, o.retry_key, o.correlation_id, o.causation_id,
-          o.ordering_key, o.generation, o.cycle, o.created_at
+          o.ordering_key, o.generation, o.cycle, o.created_at, o.deadline_at

@@ -3,7 +3,8 @@
 -- As in a claim (claim.sql, whose columns these are): only of the worker's own generation or of none, and nothing that
 -- stands behind another of its ordering key. A session that was swept may claim nothing.
 update redrive_outbox
-set status = 'in_flight', blocked_on = null, attempts = attempts + 1, fence = fence + 1, session_id = :session
+set status = 'in_flight', blocked_on = null, attempts = attempts + 1, fence = fence + 1, session_id = :session,
+    lease_until = null
 where seq in (
     select w.seq from redrive_outbox w indexed by redrive_outbox_blocked
     where w.status = 'blocked' and w.blocked_on = :name and w.id > :after
@@ -19,4 +20,4 @@ where seq in (
     order by w.id limit 1)
 returning id, fence, target, attempts, lost_count, payload, type, queue, priority, due_at,
           source, subject, headers, idempotency_key, retry_key, correlation_id, causation_id,
-          ordering_key, generation, cycle, created_at, status
+          ordering_key, generation, cycle, created_at, deadline_at, status
