@@ -102,6 +102,27 @@ def test_storm_tells_attempts_beside_the_drain(store_options: list[str]) -> None
     assert found["ratio_to_drain"] == pytest.approx(found["rate"] / found["drain_rate"], rel=0.01)
 
 
+def test_redrive_tells_the_rate_beside_the_drain(store_options: list[str]) -> None:
+    found = measured("redrive", "--events", "300", *store_options)
+
+    assert found["ratio_to_drain"] == pytest.approx(found["rate"] / found["drain_rate"], rel=0.01)
+
+
+def test_quarantine_tells_every_page_and_the_plan(store_options: list[str]) -> None:
+    found = measured("quarantine", "--events", "1000", *store_options)
+
+    assert found["slowest_page_p95_ms"] == max(row["p95_ms"] for row in found["table"])
+    assert {"overview", "groups", "status:failed"} <= {row["page"] for row in found["table"]}
+    assert found["plan_seconds"] > 0
+    assert 0 < found["plan_peak_rss_mb"] < 500
+
+
+def test_beside_tells_the_pick_up_with_and_without_a_redrive(tmp_path: Path) -> None:
+    found = measured("beside", "--events", "5", "--store", "sqlite", "--folder", str(tmp_path))
+
+    assert found["ratio_of_p50"] == pytest.approx(found["beside_p50_ms"] / found["p50_ms"], rel=0.01)
+
+
 def test_growth_tells_a_row_for_each_variation(tmp_path: Path) -> None:
     found = measured("growth", "--events", "100", "--store", "sqlite", "--folder", str(tmp_path))
 
