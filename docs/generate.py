@@ -124,6 +124,18 @@ COLUMNS = {
     "dependency.closed_at": "when it was last closed",
     "dependency.released_from": "since when those who wait are coming back",
     "dependency.released_count": "how many have come back since",
+    "policy_override.pattern": "which handlers: a target, a type, `order.*`, `*`",
+    "policy_override.values": "what is said of them; spans in seconds, null for no limit",
+    "policy_override.set_by": "who",
+    "policy_override.set_at": "when it was last changed",
+    "policy_override.reason": "why",
+    "policy_version.id": "always 1",
+    "policy_version.version": "grows with every change",
+    "throttle.target": "of which handler",
+    "throttle.free_at": "until when the permits of its rate are given away",
+    "throttle_use.target": "of which handler",
+    "throttle_use.session_id": "the worker",
+    "throttle_use.used": "how many it runs; those of a session that has ended do not count",
     "payload_revision.event_id": "of which event",
     "payload_revision.revision": "from 1",
     "payload_revision.payload": "as it was",
@@ -162,8 +174,8 @@ COLUMNS = {
     "outbox.deadline_at": "when the publisher wants it ended by; a replay has none",
     "outbox.generation": "only workers of this generation take it; 0: whoever comes",
     "outbox.cycle": "how often it was replayed",
-    "outbox.blocked_on": "what it waits for while it is blocked: a dependency, a brake or a hold; "
-    "none: an earlier event of its ordering key",
+    "outbox.blocked_on": "what it waits for while it is blocked: a dependency, a brake, a hold, or its limit "
+    "(`throttle:…`); none: an earlier event of its ordering key",
     "outbox.passed": "a dead letter that does not hold up its ordering key",
     "outbox.degraded": "an attempt of this cycle was made while a dependency was degraded",
     "outbox.first_failed_at": "first failure of this cycle",
@@ -241,6 +253,10 @@ TABLES = {
     "redrive_item": "One member of a redrive, frozen when it was planned, with its own outcome.",
     "step": "What an event has done, and what undoes it. Those of a cycle before `outbox.steps_from` are forgotten.",
     "dependency": "What events may wait for: dependencies outside, brakes of our own, holds of people.",
+    "policy_override": "What operators have said about policies while it runs; each change is on the trail.",
+    "policy_version": "One row, raised with every change: workers ask whether there is anything to read.",
+    "throttle": "One row a target whose attempts are limited over all workers.",
+    "throttle_use": "How many attempts of a limited target a worker runs now.",
     "payload_revision": "What a payload was before somebody edited it for a replay.",
     "setting": "What holds for everybody who works on this database, whatever their app says.",
     "clock": "The highest time this file has seen, so that a clock set back runs nothing early.",
@@ -367,7 +383,8 @@ def states() -> str:
     parts.append(
         "\nA dead letter is `failed` with an empty `deleted_at`; a discarded one is `failed` with the time at which it "
         "was discarded. A retry is not a state: it is `pending` with a later `due_at`. An event is "
-        "`blocked` on what `blocked_on` names ([an outage is not poison](../explanation/an-outage-is-not-poison.md)); "
+        "`blocked` on what `blocked_on` names ([an outage is not poison](../explanation/an-outage-is-not-poison.md), "
+        "[its limit](../how-to/live-policies.md)); "
         "when it names nothing, an earlier event of its key ([keep events of one key in order]"
         "(../how-to/keep-in-order.md)).\n"
     )

@@ -33,6 +33,7 @@ from redrive.event import ErrorClass, Event, FailureCycle, Priority, Published, 
 from redrive.group import Group
 from redrive.inbox import Work
 from redrive.ordering import HeldKey
+from redrive.override import Override
 from redrive.payload import Limits
 from redrive.policy import RetryPolicy
 from redrive.redrive import Plan, Redriving, Release
@@ -68,6 +69,7 @@ __all__ = [
     "ErrorClass",
     # after a failure
     "RetryPolicy",
+    "Override",
     "DeadLetter",
     "FailureCycle",
     # redrives

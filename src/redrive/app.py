@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Self, TypeVar, Unpack
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
-from redrive import caller, dependency, group, ordering, redrive, replay
+from redrive import caller, dependency, group, ordering, override, redrive, replay
 from redrive.classify import DEFAULT_RULES, Rule
 from redrive.clock import Clock, SystemClock
 from redrive.deliver import DeadLetterHook, Handler, handler_from
@@ -21,9 +21,11 @@ from redrive.group import Group
 from redrive.instant import to_micros
 from redrive.isolate import find_app, isolated
 from redrive.ordering import HeldKey, InLine
+from redrive.override import Override
 from redrive.payload import Limits, check_text, check_whole, encode
 from redrive.policy import RetryPolicy
 from redrive.publish import NAME_LIMIT, new_events
+from redrive.rate import Rate
 from redrive.redrive import Plan, Redriving, Release
 from redrive.replay import check_actor, check_reason
 from redrive.retention import Retention
@@ -108,6 +110,8 @@ class Redrive:
         needs: Sequence[str] = (),
         degraded: Literal["block", "proceed"] = "block",
         brake: bool = True,
+        concurrency: int | None = None,
+        rate: str | None = None,
     ) -> Callable[[F], F]:
         """Register the decorated function for events of a type.
 
@@ -123,6 +127,8 @@ class Redrive:
         ``needs`` names the dependencies it cannot do without: while one is down its events wait, blocked, and spend no
         attempts. With ``degraded="proceed"`` it runs while one works in a reduced mode, and finds it in
         ``ctx.degraded``. ``brake=False``: let its events become dead letters even when nearly all of them fail at once.
+        ``concurrency``: how many attempts run at once, ``rate`` ("20/s"): how many start, over all workers. Events
+        beyond that wait, and spend no attempt. An operator may say otherwise while it runs: ``set_policy``.
         """
         if on_failed not in ("block", "pass"):
             raise ConfigurationError(f'on_failed is "block" or "pass", not {on_failed!r}')
@@ -135,6 +141,8 @@ class Redrive:
         needed = dependency.check_needs(needs, f"the handler of {target!r}")
         if degraded not in ("block", "proceed"):
             raise ConfigurationError(f"degraded must be 'block' or 'proceed', not {degraded!r}")
+        at_once = None if concurrency is None else override.check_concurrency(concurrency)
+        speed = None if rate is None else Rate.parse(rate)
 
         def register(function: F) -> F:
             if target in self._handlers:
@@ -157,6 +165,8 @@ class Redrive:
                 needs=needed,
                 degraded=degraded,
                 brake=brake,
+                concurrency=at_once,
+                rate=speed,
             )
             self.route(type_, target)
             return function
@@ -636,6 +646,31 @@ class Redrive:
         await self.open()
         who, why = check_actor(by, "resume"), check_reason(reason, "resume")
         return await dependency.lift(self._store, dependency.hold_name(type_, queue), by=who, reason=why)
+
+    # Policies while it runs
+
+    async def set_policy(self, pattern: str, *, by: str, reason: str, **values: Any) -> Override:
+        """Say how the handlers that a pattern matches are worked with; workers take notice within seconds.
+
+        The pattern is a target, a type, a beginning (``order.*``) or ``*``; of several that match, the most specific
+        one that says something about a value decides on it. Values: ``max_attempts``, ``base_delay``, ``multiplier``,
+        ``max_delay``, ``jitter``, ``timeout``, ``concurrency``, ``rate``; ``"none"`` takes one of the last three away.
+        What was set for the pattern before and is not named stays.
+        """
+        who, why = check_actor(by, "set_policy"), check_reason(reason, "set_policy")
+        await self.open()
+        return await override.put(self._store, pattern, values, by=who, reason=why)
+
+    async def clear_policy(self, pattern: str, *, by: str, reason: str) -> Override:
+        """Take back what was set for a pattern; return what that was."""
+        who, why = check_actor(by, "clear_policy"), check_reason(reason, "clear_policy")
+        await self.open()
+        return await override.clear(self._store, pattern, by=who, reason=why)
+
+    async def policies(self) -> list[Override]:
+        """List what operators have set."""
+        await self.open()
+        return await override.standing(self._store)
 
     async def cancel(self, event_id: UUID, *, by: str, reason: str) -> None:
         """End an event that has not ended; a handler that is running it is told within a second.

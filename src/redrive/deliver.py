@@ -24,6 +24,7 @@ from redrive.duration import span
 from redrive.errors import ConfigurationError
 from redrive.payload import Decoder
 from redrive.policy import RetryPolicy
+from redrive.rate import Rate
 from redrive.store.base import PAYLOAD, Row
 
 DeadLetterHook = Callable[["DeadLetter", Any], Awaitable[None]]
@@ -55,6 +56,8 @@ class Handler:
     needs: tuple[str, ...] = ()
     degraded: str = "block"
     brake: bool = True
+    concurrency: int | None = None
+    rate: Rate | None = None
 
     @property
     def name(self) -> str:
@@ -99,6 +102,8 @@ def handler_from(
     needs: tuple[str, ...] = (),
     degraded: str = "block",
     brake: bool = True,
+    concurrency: int | None = None,
+    rate: Rate | None = None,
 ) -> Handler:
     """Read off a function's signature what it wants to be given."""
     parameters = [
@@ -141,6 +146,8 @@ def handler_from(
         needs=needs,
         degraded=degraded,
         brake=brake,
+        concurrency=concurrency,
+        rate=rate,
     )
 
 

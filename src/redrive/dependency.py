@@ -24,6 +24,7 @@ from uuid import UUID
 
 from redrive.duration import parse_duration
 from redrive.errors import ConfigurationError, Refused
+from redrive.event import THROTTLE
 from redrive.instant import from_micros
 from redrive.payload import check_text
 from redrive.store.base import Row, Store, Transaction
@@ -344,7 +345,12 @@ async def standing(store: Store, waited_for: Mapping[str, datetime] | None = Non
 
 async def waiting(store: Store) -> dict[str, datetime]:
     """Read the names that events wait for, and what time it is."""
-    return {row["name"]: _instant(row["now"]) for row in await store.ask("waited_for")}
+    return _waited_for(await store.ask("waited_for"))
+
+
+def _waited_for(rows: Iterable[Mapping[str, Any]]) -> dict[str, datetime]:
+    """Leave out the names of limits: whoever has a permit to give takes those."""
+    return {row["name"]: _instant(row["now"]) for row in rows if not row["name"].startswith(THROTTLE)}
 
 
 def _together(rows: Iterable[Mapping[str, Any]], waited_for: Mapping[str, datetime]) -> list[Dependency]:
@@ -535,7 +541,7 @@ def _held(name: str) -> str:
 
 async def standing_in(tx: Transaction) -> list[Dependency]:
     """Read all of them in a transaction."""
-    names = {row["name"]: _instant(row["now"]) for row in await tx.run("waited_for")}
+    names = _waited_for(await tx.run("waited_for"))
     return _together(await tx.run("dependencies"), names)
 
 

@@ -45,6 +45,9 @@ COMPENSATE: Final = "redrive.compensate"
 HISTORY_LIMIT: Final = 20
 """Cycles kept in ``failure_history``; older ones are dropped and counted (O12)."""
 
+THROTTLE: Final = "throttle:"
+"""How ``blocked_on`` begins for events that wait for the limit of their handler."""
+
 TRAIL_KINDS: Final = (
     "retry-scheduled",
     "blocked",
@@ -71,6 +74,8 @@ TRAIL_KINDS: Final = (
     "dependency-closed",
     "hold-placed",
     "hold-lifted",
+    "policy-set",
+    "policy-cleared",
 )
 
 
@@ -90,7 +95,7 @@ class Status(StrEnum):
     """A dead letter. Left only by a deliberate replay; retention or a purge removes the row."""
 
     BLOCKED = "blocked"
-    """Waits for a dependency or for the head of its ordering key. Left when that clears, or by a cancel."""
+    """Waits for a dependency, the head of its ordering key, or its limit. Left when that clears, or by a cancel."""
 
     CANCELLED = "cancelled"
     """Somebody called it off, and said why. Never left; retention removes the row."""

@@ -7,7 +7,7 @@ Next: ``settle`` writes the delay down; ``classify`` knows failures that no furt
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, Self
@@ -15,11 +15,23 @@ from typing import Literal, Self
 from redrive.duration import MAX_SECONDS, format_duration, parse_duration
 from redrive.errors import BadDuration, ConfigurationError
 
-__all__ = ["RetryPolicy"]
+__all__ = ["RetryPolicy", "Wait"]
 
 _MOST_ATTEMPTS = 100_000
 _STEEPEST = 1_000.0
 _MOST_POWERS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The wait before one attempt, in seconds: within which bounds, on average, and after how long in all."""
+
+    attempt: int
+    earliest: float
+    latest: float
+    mean: float
+    total_mean: float
+    total_latest: float
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -87,6 +99,15 @@ class RetryPolicy:
         if dice is None:
             return [self._nominal(attempt) for attempt in attempts]
         return [self.delay_for(attempt, dice) for attempt in attempts]
+
+    def waits(self) -> Iterator[Wait]:
+        """Foretell the wait before every attempt but the first; the time that attempts take comes on top."""
+        mean_sum = latest_sum = 0.0
+        for failed in range(1, self.max_attempts):
+            earliest, latest = self.delay_for(failed, lambda: 0.0), self.delay_for(failed, lambda: 1.0)
+            mean = (earliest + latest) / 2
+            mean_sum, latest_sum = mean_sum + mean, latest_sum + latest
+            yield Wait(failed + 1, earliest, latest, mean, mean_sum, latest_sum)
 
     def _nominal(self, attempt: int) -> float:
         if self.base_delay == 0.0:

@@ -5,6 +5,7 @@
     heartbeat a thread that renews the session, so that a blocked event loop does not lose its leases
     upkeep    the sweep of leases whose worker is gone, a look at ordering keys, and retention
     tending   what is known of dependencies is exchanged with the other workers, and those who wait come back
+    limits    policies that somebody has changed are read; throttled events get their permits, or wait
 
 While a turn is under way results pile up, and the next turn takes them all: batches grow with the load by themselves,
 and there are no timers to tune. A database that blinks costs a pause; the worker goes on when it is back.
@@ -18,12 +19,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Unpack
 from uuid import UUID
 
-from redrive import alarm, ordering, redrive
+from redrive import alarm, ordering, override, redrive
 from redrive.attempt import Attempt, Watch
 from redrive.circuit import Circuits
 from redrive.claim import Appetite
@@ -78,6 +79,7 @@ from redrive.store.base import (
     Store,
     seconds_of,
 )
+from redrive.throttle import Admitted, Throttle, Throttles
 
 FAILED_TYPE: Final = "redrive.event.failed"
 """The lifecycle event of a dead letter; published for those who handle it."""
@@ -87,6 +89,7 @@ _SWEEP_LIMIT: Final = 500
 _PURGE_LIMIT: Final = 1_000
 _PURGE_EVERY: Final = 60.0
 _HOOK_TRIES: Final = 3
+_POLICY_SECONDS: Final = 2.0
 _CANCEL_SECONDS: Final = 5.0
 _DOUBT_LEASES: Final = 20
 _LOOK_AGAIN: Final = 0.05
@@ -153,6 +156,7 @@ class Tally:
     leases_lost: int = 0
     timed_out: int = 0
     cancelled: int = 0
+    throttled: int = 0
     left_behind: int = 0  # given up while the handler went on: deaf to cancellation, or in a thread
     unknown_targets: dict[str, int] = field(default_factory=dict)
 
@@ -179,7 +183,8 @@ class Worker:
         self.tally = Tally()
         self.session_id: UUID | None = None
         self._store = store
-        self._handlers = handlers
+        self._registered = handlers
+        self._handlers = dict(handlers)  # under the policies that hold now
         self._clock = clock
         self._retry = retry
         self._retention = retention
@@ -189,6 +194,10 @@ class Worker:
         self._lanes = self.options.lanes()
         self._circuits = Circuits(store, clock, handlers, circuits or {})
         self._unclaimed: frozenset[str] = frozenset()
+        self._throttles = Throttles(store, clock, handlers, self._lanes)
+        self._policy_version = 0
+        self._policies_at = 0.0
+        self._taking = asyncio.Lock()
         self._appetite = Appetite(self.options.concurrency)
         self._hand: deque[Row] = deque()
         self._alone: Row | None = None
@@ -246,11 +255,12 @@ class Worker:
                 if self._stopping:
                     await self._drain_and_hand_back()
                     return self.tally
-                if not self._held and not self._look:
+                idle = not self._held and not self._look
+                if not await self._admit(every=idle) and idle:
                     if not await self._carry_on():
                         return self.tally
                     self._look = True
-                if not len(self._finished) and not self._may_claim():
+                if not len(self._finished) and not self._may_claim() and not self._throttles.has_arrivals:
                     self._bell.clear()
                     await self._bell.wait()
 
@@ -291,6 +301,7 @@ class Worker:
             self._add_slots(self.options.concurrency)
             stack.push_async_callback(self._stop_slots)
             await self._tend_anyhow()
+            await self._read_policies()
             if alive:
                 heartbeat = Heartbeat(
                     self._store, self._clock, self.options, self._session, self._on_session_lost, self._watch
@@ -302,7 +313,8 @@ class Worker:
                 redrives = asyncio.create_task(self._carry_redrives(), name="redrive-redrives")
                 news = asyncio.create_task(self._hear_of_cancels(), name="redrive-cancels")
                 tending = asyncio.create_task(self._keep_tending(), name="redrive-tending")
-                stack.push_async_callback(_cancelled, [upkeep, redrives, news, tending])
+                limits = asyncio.create_task(self._keep_limits(), name="redrive-limits")
+                stack.push_async_callback(_cancelled, [upkeep, redrives, news, tending, limits])
             yield
 
     async def _begin_session(self) -> None:
@@ -344,6 +356,7 @@ class Worker:
         if self._circuits.held_queues != self._unclaimed:
             await self._claims.close()
             self._claims = self._store.claims(self._session(), self._claimed_lanes(), actor=self.name)
+        self._throttles.look(self._held, self._hands)
         want = (
             0
             if self._stopping or self._alone is not None
@@ -365,6 +378,7 @@ class Worker:
         self._note_refused(turn.refused)
         self._let_go(settling, turn.refused)
         self._take(turn.claimed)
+        self._throttles.look(self._held, self._hands)
         self._appetite.learn(len(settling), turn.claimed)
         self._look = want <= 0 or turn.more or self._key_freed
         if turn.held:
@@ -390,18 +404,22 @@ class Worker:
         The answer to a claim may have been lost on the way: what the store says we hold and we do not know is put back.
         """
         pause = 0.05
-        self._doubt_until = self._clock.monotonic() + _DOUBT_LEASES * self.options.lease_seconds
+        self._doubt()
         log.warning("store unavailable, waiting", worker=self.name, error=str(error))
         while not (self._stopping and pause > 1.0):
             await self._clock.sleep(pause * (0.5 + self._clock.random()))
             pause = min(pause * 2, 3.0)
             try:
-                forgotten = await self._claims.forget(self._held)
+                async with self._taking:
+                    forgotten = await self._claims.forget(self._held)
             except StoreUnavailable:
                 continue
             log.info("store available again", worker=self.name, put_back=forgotten)
             break
         self._look = True
+
+    def _doubt(self) -> None:
+        self._doubt_until = self._clock.monotonic() + _DOUBT_LEASES * self.options.lease_seconds
 
     async def _put_back_strays(self) -> None:
         """Look for what the store says we hold and we do not know, for a while after a call has failed.
@@ -413,19 +431,26 @@ class Worker:
         if self._strays_at <= now < self._doubt_until:
             self._strays_at = now + self.options.lease_seconds
             with suppress(StoreUnavailable):
-                if strays := await self._claims.forget(self._held):
+                async with self._taking:
+                    strays = await self._claims.forget(self._held)
+                if strays:
                     log.warning("events of a lost answer put back", worker=self.name, events=strays)
                     self._look = True
 
-    def _take(self, rows: Any) -> None:
+    def _take(self, rows: Any, *, throttled: bool = True) -> None:
         """Lay claimed events into the hand."""
         self.tally.claimed += len(rows)
         last_chance = self.options.max_lost - 1
         for row in rows:
             self._held[row[ID]] = row
-            self._hand.append(row)
             if row[LOST_COUNT] >= last_chance > 0:
                 self._alone = row
+            elif throttled and self._throttles.arrive(row):
+                continue
+            self._hand.append(row)
+        self._start()
+
+    def _start(self) -> None:
         if self._alone is not None:
             self._clear_for(self._alone)
         if self._held:
@@ -437,7 +462,7 @@ class Worker:
         It has been lost with its worker until only one chance is left. It takes that alone, so that no neighbour is
         lost once more, and buried, for what it did.
         """
-        for row in self._hand:
+        for row in (*self._hand, *self._throttles.leave()):
             if row is not suspect:
                 self._handed_back(row)
         self._hand.clear()
@@ -752,8 +777,9 @@ class Worker:
             if attempt is not None and attempt.why is None and not attempt.is_over:
                 self._watch.discard(attempt)
                 self._tell(attempt, Cancelled(f"called off by {row['cancelled_by']}: {row['cancel_reason']}"))
-            elif attempt is None and held in self._hand:
-                self._hand.remove(held)
+            elif attempt is None and (self._throttles.drop(held) or held in self._hand):
+                with suppress(ValueError):
+                    self._hand.remove(held)
                 self._release(held)
                 self.tally.cancelled += 1
         return told
@@ -882,8 +908,13 @@ class Worker:
         return False
 
     def _settlement(self, handler: Handler | None, row: Row, error: BaseException) -> Settlement:
-        policy = (handler.retry if handler else None) or self._retry
+        policy = self._retry_for(row)
         return settlement_for(row, error, policy, handler.rules if handler else DEFAULT_RULES, self._clock.random)
+
+    def _retry_for(self, row: Row) -> RetryPolicy:
+        """Say which policy holds now, whenever the attempt began."""
+        handler = self._handlers.get(row[TARGET])
+        return (handler.retry if handler else None) or self._retry
 
     # Dead letters
 
@@ -991,12 +1022,94 @@ class Worker:
             self._session(), self.options.queues, self.options.generation, self._held, by=self.name, probe=may_probe
         )
         if probes:
-            self._take(probes)
+            self._take(probes, throttled=False)  # one at a time: it need not wait for a permit
             if self._stopping:
                 self._hand_back_waiting()
         if probes or released:
             self._wake()
         return bool(probes or released)
+
+    # Limits
+
+    async def _keep_limits(self) -> None:
+        """Read changed policies every few seconds; give permits whenever there may be some to give."""
+        while True:
+            pause = 1.0
+            try:
+                if self._clock.monotonic() >= self._policies_at:
+                    await self._read_policies()
+                await self._admit()
+                if await self._throttles.loosen():
+                    self._wake()
+                pause = min(self._throttles.pause(), max(0.0, self._policies_at - self._clock.monotonic()))
+            except StoreUnavailable as error:
+                log.debug("limits postponed", worker=self.name, error=str(error))
+                self._doubt()
+                await self._clock.sleep(self._clock.random())
+            except Exception as error:  # noqa: BLE001 - as in upkeep: it must not end in silence
+                log.error("limits not kept, trying again", worker=self.name, error=repr(error)[:500])
+                await self._clock.sleep(_POLICY_SECONDS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._throttles.news.wait()
+
+    async def _read_policies(self) -> None:
+        """Work under what operators have said from now on; an attempt under way keeps its time limit."""
+        self._policies_at = self._clock.monotonic() + _POLICY_SECONDS * (0.75 + 0.5 * self._clock.random())
+        news = await override.news(self._store, self._policy_version)
+        if news is None:
+            return
+        self._policy_version, overrides = news
+        self._handlers = {
+            target: _under(handler, self._retry, overrides) for target, handler in self._registered.items()
+        }
+        throttles = {
+            target: Throttle(handler.concurrency, handler.rate)
+            for target, handler in self._handlers.items()
+            if handler.concurrency is not None or handler.rate is not None
+        }
+        self._hand.extend(self._throttles.limit(throttles, self._held))
+        self._start()
+        if overrides:
+            log.info("policies read", worker=self.name, overrides=len(overrides), throttled=len(throttles))
+
+    async def _admit(self, *, every: bool = False) -> bool:
+        """Start throttled events as far as their limits allow, and let the others wait; say whether one was started."""
+        started = False
+        for target in self._throttles.due(every=every):
+            async with self._taking:
+                if self._stopping or self._alone is not None or self._session_lost:
+                    return started
+                try:
+                    admitted = await self._throttles.admit(
+                        target, self._session(), self._hands, self._circuits.held_queues
+                    )
+                except BaseException:
+                    # The answer may have been lost, and they may wait already: only the fence can tell.
+                    for row in self._throttles.leave(target):
+                        self._handed_back(row)
+                    self._bell.set()
+                    raise
+                started |= self._let_in(admitted)
+        return started
+
+    @property
+    def _hands(self) -> int:
+        """How many more events could be started at once."""
+        return self.options.concurrency - len(self._running) - len(self._hand)
+
+    def _let_in(self, admitted: Admitted) -> bool:
+        for row in admitted.waiting:
+            self._release(row)
+        for row in admitted.taken:
+            self._held[row[ID]] = row
+        self._hand.extend(row for row in (*admitted.running, *admitted.taken) if self._is_ours(row))
+        self.tally.throttled += len(admitted.waiting)
+        self.tally.claimed += len(admitted.taken)
+        self._start()
+        if admitted.waiting:
+            self._bell.set()  # there is room for others again
+        return bool(admitted.running or admitted.taken)
 
     async def _carry_redrives(self) -> None:
         """Carry on the redrives that run. Looking in vain for what can move takes a fifth of the time at most."""
@@ -1037,7 +1150,7 @@ class Worker:
                 )
                 if row[SWEPT_STATUS] == Status.IN_FLIGHT:
                     self._held[row[ID]] = row
-                    policy = getattr(self._handlers.get(row[TARGET]), "retry", None) or self._retry
+                    policy = self._retry_for(row)
                     await self._bury(
                         self._handlers.get(row[TARGET]), row, settlement_for_lost(row, policy.max_attempts)
                     )
@@ -1071,10 +1184,12 @@ class Worker:
         """Start a new session: others have declared us gone and taken our events; what was running is void."""
         log.error("session lost: abandoning what was held", worker=self.name, held=len(self._held))
         self.tally.leases_lost += len(self._held)
-        await self._abandon()
-        self._finished = Finished()
-        self._held.clear()
-        self._buried.clear()
+        async with self._taking:
+            await self._abandon()
+            self._finished = Finished()
+            self._held.clear()
+            self._buried.clear()
+            self._throttles.begin_anew()
         self._session_lost = False
         await self._claims.close()
         while not self._stopping:
@@ -1113,7 +1228,7 @@ class Worker:
         self._idle.clear()
 
     def _hand_back_waiting(self) -> None:
-        for row in self._hand:
+        for row in (*self._hand, *self._throttles.leave()):
             self._handed_back(row)
         self._hand.clear()
         if self._alone is not None and not self._alone_running:
@@ -1122,7 +1237,8 @@ class Worker:
 
     async def _drain_and_hand_back(self) -> None:
         """Stop gracefully: return what was not started, let the rest finish, then return that too."""
-        self._hand_back_waiting()
+        async with self._taking:  # what is being admitted is ours by then
+            self._hand_back_waiting()
         until = self._clock.monotonic() + self.options.drain_seconds
         while (self._running or self._settling or len(self._finished)) and not self._session_lost:
             if len(self._finished):
@@ -1225,6 +1341,23 @@ class Heartbeat:
     def _tell(self, what: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody is left to tell
             self._worker_loop.call_soon_threadsafe(what)
+
+
+def _under(handler: Handler, retry: RetryPolicy, overrides: list[override.Override]) -> Handler:
+    """Put what operators say in the place of what a handler says."""
+    said = override.matching(overrides, handler.type, handler.target)
+    if not said:
+        return handler
+    terms = override.Terms(handler.retry or retry, handler.timeout, handler.concurrency, handler.rate)
+    try:
+        terms = override.under(terms, said)
+    except (ConfigurationError, TypeError) as error:  # written past us: the handler's own word is better than none
+        log.error("policy cannot be used", target=handler.target, pattern=said[-1].pattern, error=str(error)[:500])
+        return handler
+    return replace(
+        handler, retry=terms.retry, timeout=terms.timeout, concurrency=terms.concurrency, rate=terms.rate,
+        is_limited=terms.timeout is not None or handler.deadline is not None,
+    )  # fmt: skip
 
 
 async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:

@@ -7,10 +7,11 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from redrive import Redrive, RetryPolicy, Worker
+from redrive import Event, Redrive, RetryPolicy, Worker
 
 FAST = RetryPolicy(max_attempts=3, base_delay=0.01, max_delay=0.02)
 
@@ -33,6 +34,13 @@ async def working(app: Redrive, **options: Any) -> AsyncIterator[Worker]:
     finally:
         worker.stop()
         await asyncio.wait_for(task, 20)
+
+
+async def found(app: Redrive, event_id: UUID) -> Event:
+    """Read an event that must be there."""
+    event = await app.event(event_id)
+    assert event is not None
+    return event
 
 
 async def until(condition: Callable[[], Awaitable[bool] | bool], seconds: float = 15.0) -> None:

@@ -15,6 +15,7 @@ from redrive.operate.cli import (
     groups,
     keys,
     plans,
+    policies,
     publish,
     redrives,
     repair,
@@ -88,6 +89,7 @@ app.add_typer(redrives.app, name="redrives", rich_help_panel=_AFTER)
 app.command("shadow", rich_help_panel=_AFTER)(repair.shadow)
 app.command("replay", rich_help_panel=_AFTER)(repair.replay)
 
+app.add_typer(policies.app, name="policy", rich_help_panel=_KEEP)
 app.add_typer(audit.app, name="audit", rich_help_panel=_KEEP)
 app.command("purge", rich_help_panel=_KEEP)(acts.purge)
 

@@ -1,0 +1,2 @@
+-- Policy clear: take back what was said about a pattern.
+delete from redrive.policy_override where pattern = :pattern::text

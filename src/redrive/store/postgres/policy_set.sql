@@ -1,0 +1,5 @@
+-- Policy set: say something about a pattern.
+insert into redrive.policy_override (pattern, "values", set_by, set_at, reason)
+values (:pattern::text, (:document::text)::json, :by::text, coalesce(:now::timestamptz, clock_timestamp()), :reason::text)
+on conflict (pattern) do update
+set "values" = excluded."values", set_by = excluded.set_by, set_at = excluded.set_at, reason = excluded.reason

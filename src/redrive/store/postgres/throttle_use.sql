@@ -1,0 +1,3 @@
+-- Throttle use: how many permits of a target a session holds from now on.
+insert into redrive.throttle_use (target, session_id, used) values (:target::text, :session::uuid, :used::int)
+on conflict (target, session_id) do update set used = excluded.used

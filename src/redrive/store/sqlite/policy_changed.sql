@@ -1,0 +1,2 @@
+-- Policy changed: raise the version, and keep others who change policies away until the end of the transaction.
+update redrive_policy_version set version = version + 1
