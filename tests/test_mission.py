@@ -27,6 +27,7 @@ CLAIMED = {
     "A4": "the trail is append-only, and the database itself refuses to change it",
     "A6": "a trail entry that cannot be written is an error, and does not stop the run",
     "A7": "a handler that dies in any way ends as a visible failed attempt",
+    "A8": "retry policies can be tuned while it runs, audited, for every kind of event",
     "W1": "retries are bounded, stop at once on a permanent failure, and are visible",
     "W2": "a failure says operation, resource, error class and whether a retry is safe",
     "W3": "error classes keep failures of a dependency apart from our own",

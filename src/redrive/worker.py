@@ -1018,13 +1018,14 @@ class Worker:
     async def _tend(self) -> bool:
         """Bring the circuits up to date; say whether anything came back."""
         may_probe = not self._stopping and self._alone is None
-        probes, released = await self._circuits.tend(
-            self._session(), self.options.queues, self.options.generation, self._held, by=self.name, probe=may_probe
-        )
-        if probes:
-            self._take(probes, throttled=False)  # one at a time: it need not wait for a permit
-            if self._stopping:
-                self._hand_back_waiting()
+        async with self._taking:  # what has been claimed for a probe is ours before anybody looks for strays
+            probes, released = await self._circuits.tend(
+                self._session(), self.options.queues, self.options.generation, self._held, by=self.name, probe=may_probe
+            )
+            if probes:
+                self._take(probes, throttled=False)  # one at a time: it need not wait for a permit
+                if self._stopping:
+                    self._hand_back_waiting()
         if probes or released:
             self._wake()
         return bool(probes or released)
