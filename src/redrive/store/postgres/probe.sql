@@ -21,4 +21,4 @@ where o.id = any(array(
     for update of w skip locked))
 returning o.id, o.fence, o.target, o.attempts, o.lost_count, o.payload, o.type, o.queue, o.priority, o.due_at,
           o.source, o.subject, o.headers, o.idempotency_key, o.retry_key, o.correlation_id, o.causation_id,
-          o.ordering_key, o.generation, o.cycle, o.created_at
+          o.ordering_key, o.generation, o.cycle, o.created_at, o.deadline_at

@@ -19,4 +19,4 @@ where seq in (
     order by w.id limit 1)
 returning id, fence, target, attempts, lost_count, payload, type, queue, priority, due_at,
           source, subject, headers, idempotency_key, retry_key, correlation_id, causation_id,
-          ordering_key, generation, cycle, created_at, status
+          ordering_key, generation, cycle, created_at, deadline_at, status
