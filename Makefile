@@ -29,7 +29,7 @@ $(PEERS): requirements/bench.txt $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bench.txt
 	@touch $@
 
-demo: $(READY) ## see failures, dead letters and a replay (ARGS=…)
+demo: $(READY) ## see retries, an outage, dead letters and redrives (ARGS=…)
 	$(BIN)/redrive demo $(ARGS)
 
 test: $(READY) ## run the tests on every store (ARGS=…)

@@ -18,16 +18,19 @@ def test_the_demo_adds_up(empty_folder: Path) -> None:
     seen = result.json
     assert (result.code, result.err, seen["holds"]) == (0, "", True)
     assert all(seen["invariants"].values())
-    assert seen["published"] == seen["delivered"] + seen["dead_letters"] + seen["pending"] == 112
+    assert seen["published"] == seen["delivered"] + seen["dead_letters"] + seen["pending"] == 136
     assert seen["effects"] == seen["distinct_keys"]
     assert (seen["replayed"], seen["recovered_by_replay"], seen["dead_letters"]) == (7, 6, 1)
     assert (seen["redrives"], seen["redrives_halted"], seen["spared"]) == (2, 1, 3)
     assert seen["duplicates"] == 8
     assert seen["recovered_by_retry"] > 5
+    assert seen["waited"] > 24
     letters = redrive("dlq", "ls", "-o", "json", "-u", seen["url"]).json
     assert [letter["id"] for letter in letters] == [seen["dead_letter"]]
     steps = redrive("events", "timeline", seen["recovered"], "-o", "json", "-u", seen["url"]).json["steps"]
     assert [step["kind"] for step in steps] == ["published", "dead-lettered", "replayed", "delivered"]
+    assert redrive("deps", "show", "carrier-api", "-o", "json", "-u", seen["url"]).json["state"] == "closed"
+    assert redrive("events", "ls", "-s", "blocked", "-o", "json", "-u", seen["url"]).json == []
     done, halted = redrive("redrives", "ls", "-o", "json", "-u", seen["url"]).json
     assert (halted["state"], halted["delivered"], halted["failed_same"]) == ("aborted", 2, 1)
     assert (done["state"], done["delivered"], done["failed_same"]) == ("done", 4, 0)
@@ -44,7 +47,11 @@ def test_without_a_terminal_the_demo_tells_its_story_in_lines(empty_folder: Path
 
     assert (result.code, result.err) == (0, "")
     for said in (
+        "the bank is slow to confirm payments",
+        "delivered at try",
         "the carrier stops answering",
+        "circuit opens: ",
+        "probe succeeds: the circuit closes",
         "dead letter",
         "6 dead, one cause",
         "redrive: stage 1 of 2 went well",
@@ -54,9 +61,28 @@ def test_without_a_terminal_the_demo_tells_its_story_in_lines(empty_folder: Path
         "delivered after the replay",
     ):
         assert said in result.out
-    assert "8 checks hold" in result.out
+    assert "10 checks hold" in result.out
     assert "redrive dlq ls" in result.out
     assert "\x1b" not in result.out
+
+
+async def test_an_outage_is_waited_out_and_those_who_waited_come_back_in_parts(sqlite_url: str) -> None:
+    stage = Stage(sqlite_url, 8.0)
+
+    summary = await stage.play()
+
+    told = [line.text for line in stage.feed]
+    opens, fails, succeeds = (
+        next(place for place, text in enumerate(told) if text.startswith(said))
+        for said in ("circuit opens: ", "probe fails: ", "probe succeeds: ")
+    )
+    back = [text.split() for text in told if text.startswith("circuit closed: ")]
+    assert opens < fails < succeeds
+    assert len(back) > 2
+    assert sum(int(words[2]) for words in back) > 24
+    assert back[-1][-2:] == ["0", "wait"]
+    assert summary.invariants["the outage made no dead letter"]
+    assert summary.invariants["all who waited for the carrier were delivered, with one attempt spent"]
 
 
 def test_the_demo_takes_no_file_that_exists(empty_folder: Path) -> None:
@@ -89,6 +115,9 @@ async def test_the_view_fits_the_terminal(sqlite_url: str, width: int, height: i
         assert len(lines) <= height
         assert max(map(len, lines)) <= width
     assert any("carrier ● down" in each for each in frames)
+    assert any("carrier-api: open" in each and "wait, no attempt spent" in each for each in frames)
+    assert any("next probe" in each for each in frames)
+    assert any("coming back, ever faster" in each for each in frames)
     assert any("next retries (" in each for each in frames)
     assert any("dead letters (" in each for each in frames)
     assert any("redrive: halted" in each or "redrive: aborted" in each for each in frames)

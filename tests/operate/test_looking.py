@@ -6,8 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 from redrive import Redrive
+from redrive.operate.cli import show
+from redrive.operate.cli.outcome import _ORDER, Commands
+from redrive.operate.cli.root import app as commands
 from tests.operate.helpers import Seeds, in_app, read, redrive
 
 
@@ -65,6 +69,29 @@ def test_tables_fit_80_columns_and_say_what_matters(sqlite_seeds: Seeds) -> None
     assert "retry in 60 min" in result.out
     for event_id in (sqlite_seeds.delivered, sqlite_seeds.dead, sqlite_seeds.retrying, sqlite_seeds.waiting):
         assert event_id[:13] in result.out
+
+
+def test_a_long_text_takes_no_room_from_the_narrow_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    row = ("f3b300ea", "regressed, muted", "12,345", "invoice.requested", "ValueError: " + "ä long story " * 20)
+    drawn = show.table(("GROUP", "STATE", "DEAD", "TARGET", "TITLE"), [row], wide="TITLE")
+
+    console = show.console()
+    with console.capture() as captured:
+        console.print(drawn)
+
+    head, line = captured.get().splitlines()
+    assert head.split() == ["GROUP", "STATE", "DEAD", "TARGET", "TITLE"]
+    assert all(each in line for each in row[:-1])
+    assert "ValueError" in line
+    assert len(line) == 80
+
+
+def test_every_command_has_its_place_in_the_help() -> None:
+    registered = get_command(commands)
+    assert isinstance(registered, Commands)
+
+    assert set(registered.commands) == set(_ORDER)
 
 
 def test_ids_in_a_table_are_long_enough_to_tell_them_apart(sqlite_url: str) -> None:

@@ -446,7 +446,10 @@ def test_items_and_report_tell_what_became_of_each(shop: Shop) -> None:
 def test_groups_are_listed_shown_and_explained(shop: Shop) -> None:
     (group,) = shop("groups", "ls", "-o", "json").json
     assert (group["state"], group["dead_count"], group["target"]) == ("new", 6, "order.paid")
-    assert group["short"] in shop("groups", "ls").out
+    heading, line = shop("groups", "ls").out.splitlines()
+    assert heading.split()[:3] == ["GROUP", "STATE", "DEAD"]
+    assert line.split()[:3] == [group["short"], "new", "6"]
+    assert max(len(heading), len(line)) <= 80
 
     shown = shop("groups", "show", group["short"], "-o", "json").json
     assert shown["skew"][0] == {"field": "payload.currency", "value": "XOF", "among_dead": 1, "among_delivered": 0}

@@ -29,7 +29,7 @@ def demo(
         Path | None, typer.Option("--file", metavar="FILE", help="A new SQLite file; without it: a temporary one.")
     ] = None,
 ) -> None:
-    """See it work: a shop, a dependency that fails, retries, dead letters, a replay that succeeds."""
+    """See it work: retries, an outage that is waited out, dead letters, a redrive that halts and one that succeeds."""
     log_to_stderr("silent")
     stage_url = f"sqlite:///{_new_file(file)}"
     if headless:

@@ -70,10 +70,10 @@ def _table(found: Sequence[Standing]) -> RenderableType:
     rows = [
         (
             clean(each.of.name),
-            _state(each.of),
+            state_text(each.of),
             number(each.waiting) if each.waiting else "",
             _since(each.of),
-            _next(each.of),
+            next_look(each.of),
             one_line(each.of.reason or "", 200) if each.of.is_shut else "",
         )
         for each in found
@@ -82,7 +82,8 @@ def _table(found: Sequence[Standing]) -> RenderableType:
     return show.table(columns, rows, wide="WHY", caps={"NAME": 30}, right="WAITING", spare=("SINCE",))
 
 
-def _state(this: Dependency) -> Text:
+def state_text(this: Dependency) -> Text:
+    """Colour a state."""
     drawn = Text(this.state.value.replace("_", " "), style=_COLOURS[this.state])
     if this.kind is Kind.HOLD:
         return Text("paused" if this.is_shut else "running", style=_COLOURS[this.state])
@@ -96,7 +97,8 @@ def _since(this: Dependency) -> str:
     return "" if at is None else when(at, this.now)
 
 
-def _next(this: Dependency) -> str:
+def next_look(this: Dependency) -> str:
+    """Say when it is tried next, or that those who wait come back."""
     if not this.is_shut:
         return "coming back" if this.is_waited_for else ""
     if this.by_hand or this.kind is Kind.HOLD:
@@ -131,13 +133,13 @@ def _facts(each: Standing) -> Iterable[tuple[str, str | Text | None]]:
     this = each.of
     yield "name", this.name
     yield "kind", this.kind.value
-    yield "state", _state(this)
+    yield "state", state_text(this)
     yield "waiting", number(each.waiting)
     if this.is_shut:
         yield "since", _instant(this.opened_at, this.now)
         yield "by", this.opened_by
         yield "why", this.reason
-        yield "next look", _next(this)
+        yield "next look", next_look(this)
     elif this.closed_at is not None:
         yield "closed", _instant(this.closed_at, this.now)
     if not this.is_shut and this.failed_count:

@@ -120,6 +120,9 @@ def table(
         taken = sum(width + 2 for each, width in widths.items() if each != wide and each not in left_out)
         if taken + _LEAST_WIDE > room:
             left_out.add(name)
+    # Bounded, or rich would take what is missing from the narrow columns, down to nothing.
+    taken = sum(width + 2 for each, width in widths.items() if each != wide and each not in left_out)
+    widths[wide] = min(widths[wide], max(len(wide), room - taken))
     drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     kept = [place for place, name in enumerate(columns) if name not in left_out]
     for place in kept:
@@ -130,7 +133,7 @@ def table(
             overflow="ellipsis",
             justify="right" if name == right else "left",
             min_width=len(name) if name == wide else widths[name],
-            max_width=None if name == wide else widths[name],
+            max_width=widths[name],
         )
     for row in rows:
         drawn.add_row(*(row[place] for place in kept))

@@ -11,13 +11,17 @@ from rich.table import Table
 from rich.text import Text
 
 from redrive.event import Status
+from redrive.operate.cli.deps import next_look, state_text
 from redrive.operate.cli.follow import Moment
 from redrive.operate.cli.show import said
 from redrive.operate.cli.text import one_line
+from redrive.operate.demo.shop import BANK, CARRIER
 from redrive.operate.demo.stage import Line, Stage, Summary
+from redrive.operate.views import Standing
 from redrive.redrive import Redriving
 
 _WIDE: Final = 110
+_CIRCUIT_LINES: Final = 4
 
 
 def draw(stage: Stage, width: int, height: int) -> RenderableType:
@@ -28,9 +32,11 @@ def draw(stage: Stage, width: int, height: int) -> RenderableType:
     layout.split_column(Layout(_head(stage, width), size=2), Layout(_counts(stage), size=4), Layout(name="body"))
     layout["body"].split_row(Layout(_feed(stage, width - side, body), name="feed"), Layout(name="side", size=side))
     dead = min(max(5, body // 3), body - 5)
+    circuit = [Layout(_circuit(each, side), size=_CIRCUIT_LINES) for each in _shut(stage)]
     redrive = None if stage.look.retries else stage.look.redrive
-    above = _retries(stage, side, body - dead) if redrive is None else _redrive(redrive, side)
-    layout["side"].split_column(Layout(above), Layout(_dead(stage, side, dead), size=dead))
+    room = body - dead - _CIRCUIT_LINES * len(circuit)
+    above = _retries(stage, side, room) if redrive is None else _redrive(redrive, side)
+    layout["side"].split_column(*circuit, Layout(above), Layout(_dead(stage, side, dead), size=dead))
     return layout
 
 
@@ -39,9 +45,10 @@ def _head(stage: Stage, width: int) -> RenderableType:
     head = Table.grid(expand=True)
     head.add_column(no_wrap=True)
     head.add_column(justify="right", no_wrap=True)
-    up = stage.world.carrier_answers
-    carrier = Text.assemble("carrier ", ("● answers", "green") if up else ("● down", "bold red"))
-    head.add_row(Text.assemble((" redrive", "bold"), "  a web shop on one SQLite file"), carrier)
+    ailing = stage.world.ailing
+    bank = Text.assemble("bank ", ("● slow", "bold yellow") if BANK in ailing else ("● answers", "green"))
+    carrier = Text.assemble("  carrier ", ("● down", "bold red") if CARRIER in ailing else ("● answers", "green"))
+    head.add_row(Text.assemble((" redrive", "bold"), "  a web shop on one SQLite file"), bank + carrier)
     bar = ProgressBar(total=1.0, completed=done, width=width - 2, complete_style="cyan", finished_style="cyan")
     return Group(head, Text.assemble(" ") if width < 10 else bar)  # noqa: PLR2004 - no bar fits there
 
@@ -53,12 +60,13 @@ def _counts(stage: Stage) -> RenderableType:
         (look.of(Status.DELIVERED), "delivered", "bold green"),
         (look.of(Status.IN_FLIGHT) + look.of(Status.PENDING) - len(look.retries), "under way", "bold cyan"),
         (len(look.retries), "retry later", "bold yellow"),
+        (look.of(Status.BLOCKED), "blocked", "bold magenta"),
         (len(look.dead), "dead letters", "bold red"),
         (look.effects, "effects once", "bold") if look.effects == look.keys else (look.effects, "TWICE", "bold red"),
     ]
     grid = Table.grid(expand=True)
     for _ in cells:
-        grid.add_column(justify="center", no_wrap=True, ratio=1)
+        grid.add_column(justify="center", no_wrap=True)
     grid.add_row(*(Text(str(count), style=style if count else "dim") for count, _, style in cells))
     grid.add_row(*(Text(noun, style="dim") for _, noun, _ in cells))
     return Panel(grid, border_style="dim", padding=(0, 0))
@@ -85,11 +93,26 @@ def _retries(stage: Stage, width: int, height: int) -> RenderableType:
     for event in look.retries[: max(1, height - 2)]:
         wait = max(0.0, (event.due_at - now).total_seconds())
         text.append(f"{wait:4.1f} s ", style="yellow")
-        text.append(f"{stage.name(event)}, attempt {event.attempts + 1}\n")
+        text.append(f"{stage.name(event)}, try {event.attempts + 1}\n")
     if not look.retries:
         text.append("none waits", style="dim")
     title = f"next retries ({len(look.retries)})" if look.retries else "next retries"
     return Panel(text, title=title, title_align="left", border_style="yellow" if look.retries else "dim", width=width)
+
+
+def _shut(stage: Stage) -> list[Standing]:
+    """Find the circuit, while it is open or somebody still waits for it."""
+    circuit = stage.look.circuit
+    return [circuit] if circuit is not None and (circuit.of.is_shut or circuit.waiting) else []
+
+
+def _circuit(standing: Standing, width: int) -> RenderableType:
+    state = state_text(standing.of)
+    text = Text(f"{standing.waiting} wait, no attempt spent\n", no_wrap=True, overflow="ellipsis")
+    look = next_look(standing.of)
+    text.append(f"next probe {look}" if standing.of.is_shut else f"{look}, ever faster", style="dim")
+    title = Text.assemble(f"{standing.of.name}: ", state)
+    return Panel(text, title=title, title_align="left", border_style=state.style, width=width)
 
 
 def _redrive(standing: Redriving, width: int) -> RenderableType:
@@ -131,8 +154,12 @@ def sentences(summary: Summary) -> list[str]:
         f"{summary.orders_rolled_back} orders were rolled back and left no event."
     )
     retried = (
-        f"While the carrier was down {summary.retries} attempts failed and were put off; {summary.recovered_by_retry} "
+        f"While the bank was slow {summary.retries} attempts failed and were put off; {summary.recovered_by_retry} "
         f"events were delivered by a later one, after up to {summary.most_attempts}."
+    )
+    waited = (
+        f"While the carrier was down its circuit was open: {summary.waited} events waited, came back ever faster, and "
+        "spent one attempt each."
     )
     redriven = (
         f"Release 1 could not read some amounts: dead letters with one cause. {_redrives(summary)} "
@@ -146,7 +173,7 @@ def sentences(summary: Summary) -> list[str]:
         f"{summary.published} published = {summary.delivered} delivered + {summary.dead_letters} in quarantine "
         f"+ {summary.pending} pending; the trail has {summary.trail_entries} entries."
     )
-    return [published, retried, redriven, once, whole]
+    return [published, retried, waited, redriven, once, whole]
 
 
 def _redrives(summary: Summary) -> str:
@@ -188,7 +215,7 @@ def further(summary: Summary) -> list[str]:
 
 
 def _commands(summary: Summary) -> list[tuple[str, str]]:
-    found = [("redrive dlq ls", "what is left, and why")]
+    found = [("redrive dlq ls", "what is left, and why"), ("redrive deps show carrier-api", "the circuit")]
     if summary.recovered:
         found.append((f"redrive events timeline {summary.recovered[:18]}", "one that was replayed"))
     if summary.redrives:

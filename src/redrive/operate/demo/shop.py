@@ -1,6 +1,6 @@
 """The shop: what a user of redrive would write. Three kinds of events, one dependency, one bug and how it is mended."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from redrive.app import Redrive
 from redrive.context import Context
-from redrive.errors import Rejected
+from redrive.errors import PrerequisiteMissing, Rejected
 from redrive.policy import RetryPolicy
 
 TABLES: Final = (
@@ -17,6 +17,8 @@ TABLES: Final = (
     "create table shop_effect (what text not null, key text not null, order_id integer not null)",
 )
 NOWHERE: Final = "Atlantis"
+BANK, CARRIER = "bank", "carrier"
+CARRIER_API: Final = "carrier-api"
 _READS_COMMAS: Final = 2
 
 
@@ -24,7 +26,7 @@ _READS_COMMAS: Final = 2
 class World:
     """What the shop cannot change."""
 
-    carrier_answers: bool = True
+    ailing: set[str] = field(default_factory=set)
     seconds_per_call: float = 0.02
 
 
@@ -69,17 +71,21 @@ def shop(url: str, world: World, *, release: int, pace: float) -> Redrive:
     waits = RetryPolicy(max_attempts=12, base_delay=0.3 * pace, max_delay=2.4 * pace, jitter=0.2)
     app = Redrive(url, source="shop", retry=waits)
 
-    @app.handler("order.paid", brake=False)  # this demo shows retries
+    app.dependency(CARRIER_API, threshold=3, probe_after=1.0 * pace, probe_cap=2.0 * pace)
+
+    @app.handler("order.paid", needs=[CARRIER_API])
     async def ship(order: Order, ctx: Context) -> None:
         await app.clock.sleep(world.seconds_per_call * pace)
         if order.city == NOWHERE:
             raise Rejected(f"the carrier does not deliver to {order.city}")
-        if not world.carrier_answers:
+        if CARRIER in world.ailing:
             raise ConnectionError("carrier: 503 Service Unavailable")
         await _once(ctx, "shipment", order.id)
 
     @app.handler("payment.captured")
     async def send_receipt(payment: Payment, ctx: Context) -> None:
+        if BANK in world.ailing:
+            raise PrerequisiteMissing(f"the bank has not confirmed the payment of {payment.order} yet")
         await _once(ctx, "receipt", payment.order)
 
     @app.handler("invoice.requested", retry=RetryPolicy(max_attempts=1))  # an amount does not get better by waiting

@@ -1,7 +1,7 @@
 """The stage: lets things happen to the shop, and asks the store what came of them."""
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -9,11 +9,12 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from redrive.event import LIVE, Event, NewEvent, Status, TrailEntry
+from redrive.event import LIVE, ErrorClass, Event, NewEvent, Outcome, Status, TrailEntry
 from redrive.group import Group
 from redrive.instant import EPOCH
 from redrive.operate import views
-from redrive.operate.demo.shop import NOWHERE, TABLES, World, shop
+from redrive.operate.demo.shop import BANK, CARRIER, CARRIER_API, NOWHERE, TABLES, World, shop
+from redrive.operate.views import Standing
 from redrive.redrive import Redriving, Release
 from redrive.store.base import EventFilter
 from redrive.worker import Worker
@@ -29,17 +30,35 @@ _TO_NOWHERE: Final = 9  # which order goes where no carrier goes
 # Whose invoice has an amount that release 1 cannot read; release 2 cannot read two of them either.
 _POISONED: Final = {4: "12,50", 8: "1.250,00", 12: "7,90", 16: "42,00", 20: "1.310,00", 24: "9,90"}
 _ROLLED_BACK: Final = (15, 30)  # which customers leave the till in the middle
+_FROM_MARKETPLACE: Final = 24
 _LOOK_SECONDS: Final = 0.2
 _FEED: Final = 200
 # When things happen, as parts of the whole.
-_CARRIER_FAILS, _CARRIER_BACK, _LAST_ORDER = 0.15, 0.36, 0.62
-_RELEASE_2, _REDRIVE_2, _RELEASE_3, _REDRIVE_3 = 0.48, 0.56, 0.72, 0.80
+_MARKETPLACE, _LAST_ORDER = 0.30, 0.62
+_RELEASE_2, _REDRIVE_2, _RELEASE_3, _REDRIVE_3 = 0.50, 0.58, 0.72, 0.80
 _RAMP: Final = (1, 2)
 _PATIENCE_SECONDS: Final = 10.0
 
 
 class _LeftTheTill(Exception):
     """The customer's own transaction fails: the order and its events are rolled back together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Somebody the shop relies on ails for a while."""
+
+    who: str
+    begins: float
+    ends: float
+    first: str
+    last: str
+
+
+_TROUBLES: Final = (
+    Trouble(BANK, 0.04, 0.17, "the bank is slow to confirm payments", "the bank is quick again"),
+    Trouble(CARRIER, 0.18, 0.38, "the carrier stops answering: 503", "the carrier answers again"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +79,7 @@ class Look:
     retries: list[Event] = field(default_factory=list)
     dead: list[Event] = field(default_factory=list)
     redrive: Redriving | None = None
+    circuit: Standing | None = None
     effects: int = 0
     keys: int = 0
 
@@ -81,6 +101,7 @@ class Summary:
     retries: int
     recovered_by_retry: int
     most_attempts: int
+    waited: int
     replayed: int
     recovered_by_replay: int
     redrives: int
@@ -145,7 +166,9 @@ class Stage:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._customers())
-                group.create_task(self._carrier())
+                group.create_task(self._marketplace())
+                for trouble in _TROUBLES:
+                    group.create_task(self._trouble(trouble))
                 group.create_task(self._team())
             await self._until_quiet()
         finally:
@@ -202,7 +225,7 @@ class Stage:
         who, city = _CUSTOMERS[place % len(_CUSTOMERS)], _CITIES[place % len(_CITIES)]
         if place == _TO_NOWHERE:
             city = NOWHERE
-        events = self._app.new_events("order.paid", {"id": number, "customer": who, "city": city, "total": total})
+        events = self._paid(number, who, city, total)
         payment = {"order": number, "amount": total}
         key = f"payment-{number}"
         events += self._app.new_events("payment.captured", payment, idempotency_key=key)
@@ -211,31 +234,44 @@ class Stage:
             events += self._app.new_events("invoice.requested", {"order": number, "amount": amount})
         if place in _ROLLED_BACK:
             self.say(f"order {number}: rolled back, {who} left the till", "dim")
-        await self._store_order(number, who, total, events, rolled_back=place in _ROLLED_BACK)
+        await self._store([(number, who, total)], events, rolled_back=place in _ROLLED_BACK)
         self.say(f"order {number}: {who}, {city}, € {total}", "dim")
         if place % 5 == 0:  # the payment provider's webhook comes twice
             self._stored += 1
             await self._app.publish("payment.captured", payment, idempotency_key=key)
             self.say(f"payment of {number} is announced twice", "dim")
 
-    async def _store_order(
-        self, number: int, who: str, total: str, events: list[NewEvent], *, rolled_back: bool
+    async def _marketplace(self) -> None:
+        """Bring many orders in one go: so many wait for the carrier that one sees how they come back."""
+        await self._at(_MARKETPLACE)
+        first = _FIRST_ORDER + _ORDERS
+        orders = [(number, "marketplace", "25.00") for number in range(first, first + _FROM_MARKETPLACE)]
+        events = [each for number, who, total in orders for each in self._paid(number, who, _CITIES[0], total)]
+        await self._store(orders, events)
+        self.say(f"a marketplace sends {len(orders)} orders at once", "bold")
+
+    def _paid(self, number: int, who: str, city: str, total: str) -> list[NewEvent]:
+        return self._app.new_events("order.paid", {"id": number, "customer": who, "city": city, "total": total})
+
+    async def _store(
+        self, orders: list[tuple[int, str, str]], events: list[NewEvent], *, rolled_back: bool = False
     ) -> None:
         async with self._app.store.transaction() as tx:
-            await tx.execute("insert into shop_order (id, customer, total) values (?, ?, ?)", number, who, total)
+            for order in orders:
+                await tx.execute("insert into shop_order (id, customer, total) values (?, ?, ?)", *order)
             await tx.publish(events)
             if rolled_back:
                 self._left_the_till += 1
                 raise _LeftTheTill
         self._stored += len(events)
 
-    async def _carrier(self) -> None:
-        await self._at(_CARRIER_FAILS)
-        self.world.carrier_answers = False
-        self.say("the carrier stops answering: 503", "bold red")
-        await self._at(_CARRIER_BACK)
-        self.world.carrier_answers = True
-        self.say("the carrier answers again", "bold green")
+    async def _trouble(self, trouble: Trouble) -> None:
+        await self._at(trouble.begins)
+        self.world.ailing.add(trouble.who)
+        self.say(trouble.first, "bold red")
+        await self._at(trouble.ends)
+        self.world.ailing.remove(trouble.who)
+        self.say(trouble.last, "bold green")
 
     async def _team(self) -> None:
         await self._at(_RELEASE_2)
@@ -306,17 +342,16 @@ class Stage:
     async def _until_quiet(self) -> None:
         """Wait until every event has ended, and for the time that was announced."""
         until = self.seconds + _PATIENCE_SECONDS
-        while self.elapsed < until:
-            self.look = await self._look()
-            if not self.look.of(*LIVE) and self.elapsed >= self.seconds:
-                return
+        while self.elapsed < self.seconds or (self.look.of(*LIVE) and self.elapsed < until):
             await self._clock.sleep(_LOOK_SECONDS * min(1.0, self._pace))
 
     # What the store says
 
     async def _keep_looking(self) -> None:
         while True:
-            self.look = await self._look()
+            before, self.look = self.look.circuit, await self._look()
+            if before is not None and self.look.circuit is not None:
+                self._tell_of_circuit(before, self.look.circuit)
             await self._listen()
             await self._clock.sleep(_LOOK_SECONDS * min(1.0, self._pace))
 
@@ -331,9 +366,21 @@ class Stage:
             retries=sorted((each for each in pending if each.next_retry_at), key=lambda each: each.due_at),
             dead=await app.events(EventFilter(status=Status.FAILED)),
             redrive=next(iter(await app.redrivings(limit=1)), None),
+            circuit=next((each for each in await views.dependencies(app) if each.of.name == CARRIER_API), None),
             effects=effects,
             keys=keys,
         )
+
+    def _tell_of_circuit(self, before: Standing, after: Standing) -> None:
+        old, new, back = before.of, after.of, before.waiting - after.waiting
+        if new.is_shut and not old.is_shut:
+            self.say(f"circuit opens: {new.reason}", "bold magenta")
+        elif new.is_shut and new.openings > old.openings:
+            self.say(f"probe fails: {after.waiting} wait, spend nothing", "magenta")
+        elif old.is_shut and not new.is_shut:
+            self.say("probe succeeds: the circuit closes", "bold green")
+        if not new.is_shut and back > 0:
+            self.say(f"circuit closed: {back} back, {after.waiting} wait", "green")
 
     async def _listen(self) -> None:
         """Turn what is new on the trail into sentences, and notice those that made it after all."""
@@ -357,7 +404,8 @@ class Stage:
         if entry.kind == "retry-scheduled":
             self._troubled[event_id] = name
             wait = datetime.fromisoformat(facts["next_retry_at"]) - entry.at
-            self.say(f"{name}: try {facts['attempt']} ✗, next in {wait.total_seconds():.1f} s", "yellow")
+            tried = "no try spent" if facts["outcome"] == Outcome.DEFERRED else f"try {facts['attempt']} ✗"
+            self.say(f"{name}: {tried}, next in {wait.total_seconds():.1f} s", "yellow")
         elif entry.kind == "dead-lettered":
             self.say(f"{name}: dead letter ({facts['error_class']})", "bold red")
         elif entry.kind == "replayed":
@@ -366,7 +414,7 @@ class Stage:
     def _name(self, event: Event) -> str:
         if event.id not in self._names:
             number = event.payload.get("id") or event.payload.get("order")
-            what = {"order.paid": "order", "payment.captured": "receipt for", "invoice.requested": "invoice for"}
+            what = {"order.paid": "order", "payment.captured": "receipt", "invoice.requested": "invoice"}
             self._names[event.id] = f"{what.get(event.type, event.type)} {number}"
         return self._names[event.id]
 
@@ -380,7 +428,10 @@ class Stage:
         async with app.store.transaction() as tx:
             ((orders,),) = await tx.fetch("select count(*) from shop_order")
         verdict = await app.verify_trail()
-        kinds = [entry.kind async for entry in app.store.trail()]
+        trail = [entry async for entry in app.store.trail()]
+        free = [entry for entry in trail if entry.kind == "blocked" or entry.facts.get("outcome") == Outcome.DEFERRED]
+        kinds = Counter(entry.kind for entry in trail) - Counter(entry.kind for entry in free)
+        waited = [event for event in events if event.id in {entry.event_id for entry in free}]
         delivered = [event for event in events if event.status is Status.DELIVERED]
         by_replay = [event for event in delivered if event.cycle]
         by_retry = [event for event in delivered if event.attempts > 1]
@@ -395,10 +446,11 @@ class Stage:
             delivered=len(delivered),
             dead_letters=len(look.dead),
             pending=live,
-            retries=kinds.count("retry-scheduled"),
+            retries=kinds["retry-scheduled"],
             recovered_by_retry=len(by_retry),
             most_attempts=max((event.attempts for event in events), default=0),
-            replayed=kinds.count("replayed"),
+            waited=len(waited),
+            replayed=kinds["replayed"],
             recovered_by_replay=len(by_replay),
             redrives=len(self._redrives),
             redrives_halted=len(halted),
@@ -419,6 +471,12 @@ class Stage:
                 "no effect happened twice": look.effects == look.keys,
                 "every delivery had its effect": look.keys == len(done_keys),
                 "an order that was rolled back left no event": paid == orders,
+                "the outage made no dead letter": all(
+                    event.error_class != ErrorClass.DEPENDENCY_UNAVAILABLE for event in look.dead
+                ),
+                "all who waited for the carrier were delivered, with one attempt spent": all(
+                    event.status is Status.DELIVERED and event.attempts == 1 for event in waited
+                ),
                 "what a halted redrive had not released was untouched": self._spared,
                 "the bug's dead letters were all brought through": await self._cause() is None,
                 "the trail is unbroken": verdict.sound,
