@@ -35,7 +35,9 @@ from (select :position::bigint + row_number() over (order by m.id) as position, 
             when cycle >= :budget::int then 'replay budget spent'
             when cardinality(:targets::text[]) > 0 and target <> all(:targets::text[]) then 'handler unknown'
         end as why
-    from (select * from redrive.outbox where status = 'failed' and deleted_at is null and id > :after::uuid
+    from (select id, cycle, fingerprint, ended_at, created_at, target, idempotency_key, retry_key, ordering_key, passed,
+                 compensation, safe_to_retry
+          from redrive.outbox where status = 'failed' and deleted_at is null and id > :after::uuid
           and coalesce(ended_at, created_at) <= :until::timestamptz {where}
           order by id limit :limit::int) as chosen
 ) m) n

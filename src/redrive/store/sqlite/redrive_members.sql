@@ -39,7 +39,9 @@ from (select :position + row_number() over (order by m.id) as position, m.* from
             when json_array_length(:targets) > 0 and target not in (select value from json_each(:targets))
                 then 'handler unknown'
         end as why
-    from (select * from redrive_outbox where status = 'failed' and deleted_at is null and id > :after
+    from (select seq, id, cycle, fingerprint, ended_at, target, idempotency_key, retry_key, ordering_key, passed,
+                 compensation, safe_to_retry
+          from redrive_outbox where status = 'failed' and deleted_at is null and id > :after
           and coalesce(ended_at, created_at) <= :until {where}
           order by id limit :limit) as chosen
 ) m) n
