@@ -21,6 +21,7 @@ from redrive.group import Group, Skew, skew
 from redrive.instant import from_micros, iso
 from redrive.redrive import Plan, Redriving, redriving_from
 from redrive.selection import Selection, parse
+from redrive.store import listing
 from redrive.store.base import EventFilter, Session
 
 CANDIDATES: Final = 10
@@ -396,8 +397,7 @@ async def group_story(app: Redrive, group: Group) -> GroupStory:
     """Put together what is known of a group; compares at most 300 dead letters with 300 delivered events."""
     members = narrowed(app, EventFilter(status=Status.FAILED), parse(f"group:{group.fingerprint}"))
     dead = [event async for event in pages(app, members, _COMPARED)]
-    others = EventFilter(status=Status.DELIVERED, target=group.target)
-    delivered = [event async for event in pages(app, others, _COMPARED)]
+    delivered = await listing.delivered_lately(app.store, group.target, _COMPARED)
     sample = next((event for event in dead if event.id == group.sample_event_id), None) or next(iter(dead), None)
     redrives = await _redrives_of(app, group)
     return GroupStory(group, sample, skew(dead, delivered), len(dead), len(delivered), redrives)

@@ -55,6 +55,13 @@ async def page(store: Store, wanted: EventFilter, *, walked: int = ROWS_WALKED) 
     return Page(events, events[-1].id if len(events) == wanted.limit else floor)
 
 
+async def delivered_lately(store: Store, target: str, limit: int) -> list[Event]:
+    """Read some events that a target has delivered of late, however many others ended in between."""
+    parts = {"columns": ", ".join(EVENT_COLUMNS)}
+    rows = await store.ask("delivered_lately", parts, target=target, walked=ROWS_WALKED, limit=limit)
+    return [event_from(row) for row in rows]
+
+
 async def _few(store: Store, status: Status | None, walked: int) -> bool:
     return status is not None and bool(
         (await store.ask("events_few", {"status": status.value}, walked=walked))[0]["few"]
