@@ -160,6 +160,8 @@ async def plan(
             await tx.run(
                 "redrive_members", clauses, after=draft.last, position=draft.total, limit=_PLAN_CHUNK, **common
             )
+            if await tx.run("redrive_has_keys", id=redrive_id, after=draft.total):
+                await tx.run("redrive_keyed", id=redrive_id, after=draft.total)
             await _set_unfit_apart(tx, redrive_id, draft.total, readers or {})
             added = draft.take(
                 await tx.run("redrive_eligibility", id=redrive_id, after=draft.total),

@@ -1,13 +1,12 @@
 -- Members: the next of those that a selection means, in the order of their ids. Every member is frozen with its cycle,
--- and why it may not go is said now. What became a dead letter after the plan was asked for is not meant.
+-- and why it may not go is said now; redrive_keyed.sql looks at those with keys. What became a dead letter after the
+-- plan was asked for is not meant.
 -- Differs from PostgreSQL: the known targets travel as JSON.
-insert into redrive_redrive_item (redrive_id, position, event_id, cycle, fingerprint, failed_at, state, reason, follows)
-select :id, n.position, n.id, n.cycle, n.fingerprint, n.ended_at,
-       case when n.why is null then 'ready' else 'ineligible' end, n.why,
-       case when n.ordering_key is not null and n.why is null
-            then lag(n.position) over (partition by n.target, n.ordering_key, n.why is null order by n.position) end
-from (select :position + row_number() over (order by m.id) as position, m.* from (
-    select id, cycle, fingerprint, ended_at, target, ordering_key,
+insert into redrive_redrive_item (redrive_id, position, event_id, cycle, fingerprint, failed_at, state, reason)
+select :id, :position + row_number() over (order by m.id), m.id, m.cycle, m.fingerprint, m.ended_at,
+       case when m.why is null then 'ready' else 'ineligible' end, m.why
+from (
+    select id, cycle, fingerprint, ended_at,
         case
             when exists (select 1 from redrive_event_handled h
                          where h.target = chosen.target and h.idempotency_key = chosen.idempotency_key)
@@ -17,21 +16,10 @@ from (select :position + row_number() over (order by m.id) as position, m.* from
                 and l.retry_key = chosen.retry_key and l.retry_key is not null
                 and l.status in ('pending', 'in_flight', 'blocked'))
                 then 'live duplicate of its retry key'
-            when retry_key is not null and row_number() over (partition by target, retry_key order by id) > 1
-                then 'second dead letter with its retry key'
             when exists (select 1 from redrive_redrive_item i join redrive_redrive r on r.id = i.redrive_id
                          where i.event_id = chosen.id and i.state = 'ready'
                          and r.state in ('running', 'paused', 'halted'))
                 then 'in another redrive'
-            when ordering_key is not null and (  -- more stand before it than go before it
-                select count(*) from redrive_key_line l
-                where l.target = chosen.target and l.ordering_key = chosen.ordering_key and l.status = 'failed'
-                  and l.seq < chosen.seq and not exists (
-                      select 1 from redrive_redrive_item y
-                      where y.redrive_id = :id and y.event_id = l.id and y.state = 'ready'))
-                > count(*) filter (where passed = 0) over (partition by target, ordering_key order by seq
-                                                     rows between unbounded preceding and 1 preceding)
-                then 'behind a failed head of its ordering key'
             when compensation = 'pending' then 'compensation under way'
             when compensation = 'failed' then 'compensation failed'
             when safe_to_retry = 0 and not :unsafe then 'not safe to retry'
@@ -39,9 +27,9 @@ from (select :position + row_number() over (order by m.id) as position, m.* from
             when json_array_length(:targets) > 0 and target not in (select value from json_each(:targets))
                 then 'handler unknown'
         end as why
-    from (select seq, id, cycle, fingerprint, ended_at, target, idempotency_key, retry_key, ordering_key, passed,
-                 compensation, safe_to_retry
+    from (select id, cycle, fingerprint, ended_at, target, idempotency_key, retry_key, compensation,
+                 safe_to_retry
           from redrive_outbox where status = 'failed' and deleted_at is null and id > :after
           and coalesce(ended_at, created_at) <= :until {where}
           order by id limit :limit) as chosen
-) m) n
+) m
