@@ -31,7 +31,7 @@ _DIGITS_OF_AN_ID: Final = 32
 _FINGERPRINT: Final = re.compile(r"(?:[0-9]+:)?([0-9a-f]{1,16})")
 _WHOLE_FINGERPRINT: Final = re.compile(r"[0-9]+:[0-9a-f]{16}")
 _ITEMS_PAGE: Final = 2_000
-_COMPARED: Final = 300
+_COMPARED: Final = 200
 _PAST_REDRIVES: Final = 10
 _GROUPS_REPORTED: Final = 50
 _SAMPLES_SEARCHED: Final = 200
@@ -394,7 +394,7 @@ class GroupStory:
 
 
 async def group_story(app: Redrive, group: Group) -> GroupStory:
-    """Put together what is known of a group; compares at most 300 dead letters with 300 delivered events."""
+    """Put together what is known of a group; compares at most 200 dead letters with 200 delivered events."""
     members = narrowed(app, EventFilter(status=Status.FAILED), parse(f"group:{group.fingerprint}"))
     dead = [event async for event in pages(app, members, _COMPARED)]
     delivered = await listing.delivered_lately(app.store, group.target, _COMPARED)
