@@ -74,6 +74,9 @@ TRAIL_KINDS: Final = (
     "dependency-closed",
     "hold-placed",
     "hold-lifted",
+    "group-described",
+    "setting-changed",
+    "imported",
     "policy-set",
     "policy-cleared",
 )

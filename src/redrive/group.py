@@ -14,7 +14,7 @@ from uuid import UUID
 
 from redrive.errors import Refused
 from redrive.event import Event
-from redrive.instant import from_micros
+from redrive.instant import from_micros, iso
 from redrive.store.base import Store
 
 _MOST_FIELDS: Final = 200
@@ -115,6 +115,9 @@ async def describe(
             state=state,
             by=by,
         )
+        said = {"owner": owner, "note": note, "muted_until": muted_until and iso(muted_until), "state": state}
+        facts = {name: value for name, value in said.items() if value is not None}
+        await tx.note("group-described", by, {"group": group.fingerprint, **facts})
     return await find(store, group.fingerprint)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from redrive import EventFilter, Redrive, RetryPolicy, group
 from redrive.clock import VirtualClock
+from redrive.instant import iso
 from redrive.operate import doctor, views
 from tests.redrive.helpers import Shop, items
 from tests.worker.conftest import working
@@ -81,6 +82,12 @@ async def test_people_own_note_mute_and_resolve_a_group(timed: Redrive) -> None:
         until,
     )
     assert muted.is_muted(timed.clock.now())
+    said = [(entry.actor, entry.facts) async for entry in timed.store.trail() if entry.kind == "group-described"]
+    assert said == [
+        ("ada", {"group": fingerprint, "owner": "payments"}),
+        ("bob", {"group": fingerprint, "note": "carrier is down"}),
+        ("bob", {"group": fingerprint, "muted_until": iso(until)}),
+    ]
     later(timed, hours=1)
     assert not (await only(timed)).is_muted(timed.clock.now())
 

@@ -302,3 +302,14 @@ async def test_purged_dead_letters_leave_their_groups(app: Redrive) -> None:
     assert group.dead_count == 0
     async with app.store.transaction() as tx:
         assert await tx.run("groups_rebuild") == []
+
+
+async def test_a_plan_that_was_never_finished_can_be_aborted_and_not_started(app: Redrive) -> None:
+    await Shop(app).bury(1)
+    left = app.clock.new_id()  # its planner died after the first statement
+    async with app.store.transaction() as tx:
+        await tx.run("redrive_plan", id=left, selection="type:order.paid", sentence="all", by="ada", keep=60.0)
+
+    with pytest.raises(Refused, match="not of this plan"):
+        await app.start(f"{left}:0", by="ada", reason="mended")
+    assert (await app.abort(left, by="ada", reason="its planner is gone")).state == "aborted"

@@ -460,3 +460,37 @@ async def test_publishing_synchronously_into_memory_is_refused_instead_of_lost()
 def test_a_url_that_is_none_is_refused_in_one_sentence(url: str) -> None:
     with pytest.raises(ConfigurationError, match="sqlite:///"):
         Redrive(url)
+
+
+class Faulty(RetryPolicy):
+    """Somebody's own policy, with a fault of its own."""
+
+    def delay_for(self, attempt: int, dice: Any = None) -> float:
+        raise ZeroDivisionError
+
+
+@pytest.mark.req("A7")
+async def test_a_fault_beside_the_handler_keeps_no_event_and_ends_no_slot(app: Redrive) -> None:
+    @app.handler("order.paid", retry=Faulty(max_attempts=3), brake=False)
+    async def fail(payload: Any) -> None:
+        raise ConnectionError
+
+    @app.handler("mail.sent")
+    async def send(payload: Any) -> None: ...
+
+    broken = await app.publish("order.paid")
+    async with working(app, concurrency=1) as worker:
+
+        async def back() -> bool:
+            event = await app.event(broken.id)
+            return event is not None and event.status is Status.PENDING and event.fence == 1
+
+        await until(back)
+        mail = await app.publish("mail.sent")
+
+        async def sent() -> bool:
+            event = await app.event(mail.id)
+            return event is not None and event.status is Status.DELIVERED
+
+        await until(sent)
+        assert worker.tally.delivered == 1
