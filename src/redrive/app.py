@@ -15,6 +15,7 @@ from redrive.clock import Clock, SystemClock
 from redrive.deliver import DeadLetterHook, Handler, handler_from
 from redrive.dependency import Circuit, Dependency
 from redrive.duration import parse_duration
+from redrive.duty import Duty
 from redrive.errors import ConfigurationError, EventNotFound, MissingDriver, PayloadInvalid, Refused
 from redrive.event import COMPENSATE, Event, NewEvent, Options, Published, TrailEntry
 from redrive.group import Group
@@ -414,7 +415,16 @@ class Redrive:
             circuits=self._circuits,
             options=options,
             hello=find_app(self, apart, self.url) if apart else None,
+            duties=self._duties(),
         )
+
+    def _duties(self) -> list[Duty]:
+        """List what workers of this app do beside what every worker does."""
+        return []
+
+    async def _ready(self) -> Store:
+        await self.open()
+        return self._store
 
     # Looking and acting
 

@@ -16,9 +16,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from uuid import UUID
 
+from redrive.duty import Tick
 from redrive.errors import ConfigurationError, Refused, StoreUnavailable
 from redrive.event import Priority
 from redrive.instant import from_micros
@@ -350,13 +351,6 @@ async def get(store: Store, redrive_id: UUID) -> Redriving:
     """Read one redrive as it stands."""
     async with store.transaction() as tx:
         return await _get(tx, redrive_id)
-
-
-class Tick(NamedTuple):
-    """Whether something has moved, and in how many seconds to look again."""
-
-    moved: bool
-    pause: float
 
 
 async def tick(store: Store, *, chain: str) -> Tick:

@@ -3,9 +3,9 @@
     turn      settle what has finished and claim what there are free hands for: one round trip to the store
     slot      a long-lived task that takes an event from the hand, runs its handler, keeps the result for the next turn
     heartbeat a thread that renews the session, so that a blocked event loop does not lose its leases
-    upkeep    the sweep of leases whose worker is gone, a look at ordering keys, and retention
-    tending   what is known of dependencies is exchanged with the other workers, and those who wait come back
-    limits    policies that somebody has changed are read; throttled events get their permits, or wait
+    duties    what is done beside the turns, each in its own task (see duty.py): the sweep of leases whose worker is
+              gone and retention; redrives; telling who was called off; dependencies, and those who wait for them;
+              policies that somebody has changed, and permits for throttled events
 
 While a turn is under way results pile up, and the next turn takes them all: batches grow with the load by themselves,
 and there are no timers to tune. A database that blinks costs a pause; the worker goes on when it is back.
@@ -14,9 +14,8 @@ and there are no timers to tune. A database that blinks costs a pause; the worke
 import asyncio
 import os
 import socket
-import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -34,6 +33,7 @@ from redrive.context import Context, Desk
 from redrive.deliver import DeadLetter, Handler, deliver
 from redrive.dependency import FREE_ROUNDS, Circuit, round_seconds
 from redrive.duration import format_duration
+from redrive.duty import Duty, Tick, keep
 from redrive.errors import (
     AlreadyHandled,
     AttemptStopped,
@@ -46,6 +46,7 @@ from redrive.errors import (
     TimedOut,
 )
 from redrive.event import NewEvent, Options, Priority, Settlement, Status
+from redrive.heartbeat import Heartbeat
 from redrive.inbox import Work
 from redrive.isolate import Children, Hello
 from redrive.logs import log
@@ -93,10 +94,8 @@ _POLICY_SECONDS: Final = 2.0
 _CANCEL_SECONDS: Final = 5.0
 _DOUBT_LEASES: Final = 20
 _LOOK_AGAIN: Final = 0.05
-_NEWS_SECONDS: Final = 0.5  # how often we ask what was called off; whoever runs it hears of it within a second
-_LATE_SECONDS: Final = 1.0  # a limit that ended so long ago unnoticed: the event loop is blocked
+_NEWS_SECONDS: Final = 0.4  # how often we ask what was called off; whoever runs it hears of it within a second
 _TEND_SECONDS: Final = 0.5
-_TEND_AFRESH_SECONDS: Final = 5.0
 _MOST_LEFT_BEHIND: Final = 1_000  # threads that do not end; each holds memory, and the machine has only so many
 
 
@@ -177,6 +176,7 @@ class Worker:
         circuits: Mapping[str, Circuit] | None = None,
         options: WorkerOptions | None = None,
         hello: Hello | None = None,
+        duties: Sequence[Duty] = (),
     ) -> None:
         self.options = options or WorkerOptions()
         self.options.check()
@@ -195,6 +195,10 @@ class Worker:
         self._circuits = Circuits(store, clock, handlers, circuits or {})
         self._unclaimed: frozenset[str] = frozenset()
         self._throttles = Throttles(store, clock, handlers, self._lanes)
+        self._duties = duties
+        self._strangers: set[Any] = set()
+        self._walked_to = ordering.START
+        self._purge_at = clock.monotonic() + _PURGE_EVERY * clock.random()
         self._policy_version = 0
         self._policies_at = 0.0
         self._taking = asyncio.Lock()
@@ -266,8 +270,9 @@ class Worker:
 
     async def _carry_on(self) -> bool:
         """Let come what is not due by itself: members of redrives, and those who waited; say whether any did."""
-        moved = (await redrive.tick(self._store, chain=str(self._session()))).moved
-        return await self._tend() or moved
+        moved = [(await redrive.tick(self._store, chain=str(self._session()))).moved]
+        moved += [(await duty.act(self.name)).moved for duty in self._duties]
+        return await self._tend() or any(moved)
 
     def stop(self, *, at_once: bool = False) -> None:
         """Claim nothing more; ``run`` returns when what is running has ended or the drain time is over.
@@ -304,17 +309,17 @@ class Worker:
             await self._read_policies()
             if alive:
                 heartbeat = Heartbeat(
-                    self._store, self._clock, self.options, self._session, self._on_session_lost, self._watch
-                )
+                    self._store, self._clock, self.options.lease_seconds, self.options.stall_seconds, self._session,
+                    self._on_session_lost, self._watch,
+                )  # fmt: skip
                 heartbeat.start()
                 stack.push_async_callback(asyncio.to_thread, heartbeat.stop)
                 await stack.enter_async_context(self._store.wakes(self._wake))
-                upkeep = asyncio.create_task(self._upkeep(), name="redrive-upkeep")
-                redrives = asyncio.create_task(self._carry_redrives(), name="redrive-redrives")
-                news = asyncio.create_task(self._hear_of_cancels(), name="redrive-cancels")
-                tending = asyncio.create_task(self._keep_tending(), name="redrive-tending")
-                limits = asyncio.create_task(self._keep_limits(), name="redrive-limits")
-                stack.push_async_callback(_cancelled, [upkeep, redrives, news, tending, limits])
+                tasks = [
+                    asyncio.create_task(keep(duty, self._clock, self.name), name=f"redrive-{duty.name}")
+                    for duty in self._all_duties()
+                ]
+                stack.push_async_callback(_cancelled, tasks)
             yield
 
     async def _begin_session(self) -> None:
@@ -744,26 +749,20 @@ class Worker:
         self.tally.timed_out += 1
         await self._failed(attempt.handler, row, why)
 
-    async def _hear_of_cancels(self) -> None:
+    async def _hear_of_cancels(self, by: str) -> Tick:
         """Ask, while we hold events, which of them were called off, and tell their handlers."""
-        strangers: set[Any] = set()
-        while True:
-            await self._clock.sleep(_NEWS_SECONDS)
-            if not self._held:
-                continue
-            try:
-                rows = await self._store.ask("cancelled", session=self._session())
-                told = self._tell_cancelled(rows)
-                # One we do not know may have been claimed by a turn whose answer is on its way: look once more.
-                told |= strangers & {row["id"] for row in rows}
-                strangers = {row["id"] for row in rows} - told
-                if told:
-                    async with self._store.transaction() as transaction:
-                        await transaction.run("told", ids=list(told))
-            except StoreUnavailable as error:
-                log.debug("cannot ask what was called off", worker=self.name, error=str(error))
-            except Exception as error:  # noqa: BLE001 - as in upkeep: it must not end in silence
-                log.error("cannot ask what was called off, trying again", worker=self.name, error=repr(error)[:500])
+        if not self._held:
+            return Tick(moved=False, pause=_NEWS_SECONDS)
+        rows = await self._store.ask("cancelled", session=self._session())
+        told = self._tell_cancelled(rows)
+        # One we do not know may have been claimed by a turn whose answer is on its way: look once more.
+        told |= self._strangers & {row["id"] for row in rows}
+        self._strangers = {row["id"] for row in rows} - told
+        if told:
+            async with self._store.transaction() as transaction:
+                await transaction.run("told", ids=list(told))
+            log.debug("told what was called off", worker=by, events=len(told))
+        return Tick(bool(told), _NEWS_SECONDS)
 
     def _tell_cancelled(self, rows: Iterable[Mapping[str, Any]]) -> set[Any]:
         """Stop what runs and drop what waits in the hand; returns what was ours."""
@@ -977,43 +976,37 @@ class Worker:
         with suppress(RedriveError):
             await self._store.write_trail([(UUID(str(row[ID])), "evidence-failed", row[SOURCE], self.name, detail)])
 
-    # Upkeep
+    # Duties
 
-    async def _upkeep(self) -> None:
-        """Sweep and purge, now and then. Every worker does it; the store keeps them out of each other's way."""
-        purge_at = self._clock.monotonic() + _PURGE_EVERY * self._clock.random()
-        walked_to = ordering.START
-        while True:
-            try:
-                await self._sweep()
-                walked_to = await ordering.unstick(self._store, walked_to)
-                if self._clock.monotonic() >= purge_at:
-                    await self._purge()
-                    purge_at = self._clock.monotonic() + _PURGE_EVERY * (0.75 + 0.5 * self._clock.random())
-            except StoreUnavailable as error:
-                log.debug("upkeep postponed", worker=self.name, error=str(error))
-            except Exception as error:  # noqa: BLE001 - a worker that has stopped sweeping would do so in silence
-                log.error("upkeep failed, trying again", worker=self.name, error=repr(error)[:500])
-            await self._clock.sleep(self.options.lease_seconds / 3 * (0.75 + 0.5 * self._clock.random()))
+    def _all_duties(self) -> list[Duty]:
+        return [
+            Duty("upkeep", self._keep_up),
+            Duty("redrives", self._carry_redrives),
+            Duty("cancels", self._hear_of_cancels),
+            Duty("dependencies", self._keep_tending, self._circuits.news),
+            Duty("limits", self._keep_limits, self._throttles.news),
+            *self._duties,
+        ]
 
-    async def _keep_tending(self) -> None:
+    async def _keep_up(self, by: str) -> Tick:
+        """Sweep, look at the ordering keys, and purge now and then."""
+        await self._sweep()
+        self._walked_to = await ordering.unstick(self._store, self._walked_to)
+        if self._clock.monotonic() >= self._purge_at:
+            await self._purge(by)
+            self._purge_at = self._clock.monotonic() + _PURGE_EVERY * (0.75 + 0.5 * self._clock.random())
+        return Tick(moved=False, pause=self.options.lease_seconds / 3)
+
+    async def _keep_tending(self, _: str) -> Tick:
         """Exchange what is known of dependencies, twice a second and at once when there is something to say."""
-        while True:
-            if not await self._tend_anyhow():
-                await self._clock.sleep(_TEND_AFRESH_SECONDS)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_TEND_SECONDS * (0.75 + 0.5 * self._clock.random())):
-                    await self._circuits.news.wait()
+        return Tick(await self._tend(), _TEND_SECONDS * (0.75 + 0.5 * self._clock.random()))
 
-    async def _tend_anyhow(self) -> bool:
+    async def _tend_anyhow(self) -> None:
+        """Tend where nobody tries again: a worker that begins or ends does so all the same."""
         try:
             await self._tend()
-        except StoreUnavailable as error:
-            log.debug("dependencies not tended", worker=self.name, error=str(error))
-        except Exception as error:  # noqa: BLE001 - as in upkeep: it must not end in silence
-            log.error("dependencies not tended, trying again", worker=self.name, error=repr(error)[:500])
-            return False
-        return True
+        except Exception as error:  # noqa: BLE001 - the duty will say more, if it lasts
+            log.warning("dependencies not tended", worker=self.name, error=repr(error)[:500])
 
     async def _tend(self) -> bool:
         """Bring the circuits up to date; say whether anything came back."""
@@ -1032,27 +1025,18 @@ class Worker:
 
     # Limits
 
-    async def _keep_limits(self) -> None:
+    async def _keep_limits(self, _: str) -> Tick:
         """Read changed policies every few seconds; give permits whenever there may be some to give."""
-        while True:
-            pause = 1.0
-            try:
-                if self._clock.monotonic() >= self._policies_at:
-                    await self._read_policies()
-                await self._admit()
-                if await self._throttles.loosen():
-                    self._wake()
-                pause = min(self._throttles.pause(), max(0.0, self._policies_at - self._clock.monotonic()))
-            except StoreUnavailable as error:
-                log.debug("limits postponed", worker=self.name, error=str(error))
-                self._doubt()
-                await self._clock.sleep(self._clock.random())
-            except Exception as error:  # noqa: BLE001 - as in upkeep: it must not end in silence
-                log.error("limits not kept, trying again", worker=self.name, error=repr(error)[:500])
-                await self._clock.sleep(_POLICY_SECONDS)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._throttles.news.wait()
+        try:
+            if self._clock.monotonic() >= self._policies_at:
+                await self._read_policies()
+            started = await self._admit()
+            if await self._throttles.loosen():
+                self._wake()
+        except StoreUnavailable:
+            self._doubt()
+            raise
+        return Tick(started, min(self._throttles.pause(), max(0.0, self._policies_at - self._clock.monotonic())))
 
     async def _read_policies(self) -> None:
         """Work under what operators have said from now on; an attempt under way keeps its time limit."""
@@ -1112,19 +1096,11 @@ class Worker:
             self._bell.set()  # there is room for others again
         return bool(admitted.running or admitted.taken)
 
-    async def _carry_redrives(self) -> None:
+    async def _carry_redrives(self, _: str) -> Tick:
         """Carry on the redrives that run. Looking in vain for what can move takes a fifth of the time at most."""
-        while True:
-            pause, began = 1.0, self._clock.monotonic()
-            try:
-                moved, pause = await redrive.tick(self._store, chain=str(self._session()))
-                if not moved:
-                    pause = max(pause, 4 * (self._clock.monotonic() - began))
-            except StoreUnavailable as error:
-                log.debug("redrives postponed", worker=self.name, error=str(error))
-            except Exception as error:  # noqa: BLE001 - as in upkeep: it must not end in silence
-                log.error("redrives not carried on, trying again", worker=self.name, error=repr(error)[:500])
-            await self._clock.sleep(pause * (0.75 + 0.5 * self._clock.random()))
+        began = self._clock.monotonic()
+        moved, pause = await redrive.tick(self._store, chain=str(self._session()))
+        return Tick(moved, pause if moved else max(pause, 4 * (self._clock.monotonic() - began)))
 
     async def _sweep(self) -> None:
         while True:
@@ -1160,14 +1136,14 @@ class Worker:
             if len(rows) < _SWEEP_LIMIT:
                 return
 
-    async def _purge(self) -> None:
+    async def _purge(self, by: str) -> None:
         ended, failed, handled = self._retention.cutoffs(self._clock.now())
         while True:
             gone = await self._store.purge(
                 ended_before=ended,
                 failed_before=failed,
                 handled_before=handled,
-                by=self.name,
+                by=by,
                 dry_run=False,
                 limit=_PURGE_LIMIT,
             )
@@ -1265,83 +1241,6 @@ class Worker:
         if self._circuits.is_probing:
             await self._tend_anyhow()  # or the others would wait for the end of its lease
         log.info("worker stopped", worker=self.name, delivered=self.tally.delivered, put_back=self.tally.put_back)
-
-
-class Heartbeat:
-    """Renews a session from its own thread, with its own connection: a busy event loop does not lose its leases."""
-
-    def __init__(
-        self,
-        store: Store,
-        clock: Clock,
-        options: WorkerOptions,
-        session: Callable[[], UUID],
-        on_lost: Callable[[], None],
-        watch: Watch,
-    ) -> None:
-        self._store = store
-        self._clock = clock
-        self._options = options
-        self._session = session
-        self._on_lost = on_lost
-        self._watch = watch
-        self._worker_loop = asyncio.get_running_loop()
-        self._answered_at = clock.monotonic()
-        self._expired: set[Attempt] = set()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="redrive-heartbeat", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        asyncio.run(self._beat())
-
-    async def _beat(self) -> None:
-        async with self._store.pulse() as renew:
-            pause = self._options.lease_seconds / 3
-            while True:
-                overdue = self._wait(pause)
-                if self._stopped.is_set():
-                    return
-                pause = self._options.lease_seconds / 3
-                if not self._loop_is_alive():
-                    continue
-                session = self._session()
-                try:
-                    alive = await renew(session, self._options.lease_seconds, [each.row for each in overdue])
-                except StoreUnavailable:
-                    pause = min(0.5, pause)
-                    continue
-                self._expired.update(overdue)
-                if not alive and session == self._session():
-                    self._tell(self._on_lost)
-
-    def _wait(self, seconds: float) -> list[Attempt]:
-        """Wait for the next beat; sooner when an attempt is overdue and the blocked event loop cannot see to it."""
-        until = self._clock.monotonic() + seconds
-        while not self._stopped.wait(max(0.0, min(0.5, until - self._clock.monotonic()))):
-            late = set(self._watch.late(_LATE_SECONDS))
-            self._expired &= late
-            if late - self._expired or self._clock.monotonic() >= until:
-                return list(late - self._expired)
-        return []
-
-    def _loop_is_alive(self) -> bool:
-        """Doubt a loop that has not answered for a quarter of an hour: let others take its events."""
-        self._tell(self._answered)
-        return self._clock.monotonic() - self._answered_at < self._options.stall_seconds
-
-    def _answered(self) -> None:
-        self._answered_at = self._clock.monotonic()
-
-    def _tell(self, what: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody is left to tell
-            self._worker_loop.call_soon_threadsafe(what)
 
 
 def _under(handler: Handler, retry: RetryPolicy, overrides: list[override.Override]) -> Handler:

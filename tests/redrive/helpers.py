@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from redrive import Context, Redrive, Rejected, group, redrive
+from redrive.duty import Tick
 from redrive.redrive import Release
 from tests.worker.conftest import until
 
@@ -52,7 +53,7 @@ class Shop:
         await until(reached, seconds)
         return await redrive.get(self.app.store, running.id)
 
-    async def tick(self) -> redrive.Tick:
+    async def tick(self) -> Tick:
         return await redrive.tick(self.app.store, chain="test")
 
 
