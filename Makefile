@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+JOBS   ?= auto
 READY  := $(VENV)/.ready
 PEERS  := $(VENV)/.peers
 LOCK   := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
@@ -32,8 +33,8 @@ $(PEERS): requirements/bench.txt $(READY)
 demo: $(READY) ## see retries, an outage, dead letters and redrives (ARGS=…)
 	$(BIN)/redrive demo $(ARGS)
 
-test: $(READY) ## run the tests on every store (ARGS=…)
-	$(BIN)/pytest $(ARGS)
+test: $(READY) ## run the tests on every store, on all cores (JOBS=1 for one, ARGS=…)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 check: $(READY) ## lint, formatting, types, layers
 	$(BIN)/ruff check

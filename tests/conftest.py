@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -37,6 +38,26 @@ RUN = pytest.StashKey[Run]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[RUN] = Run()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell each process of a run that is spread over the cores whether the run is whole: only the first can know."""
+    node.workerinput["is_whole"] = _is_whole(node.config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over what such a process has used."""
+    told, run = getattr(node, "workeroutput", {}), node.config.stash[RUN]
+    run.backends.update(told.get("backends", {}))
+    run.missing.update(told.get("missing", {}))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        run = session.config.stash[RUN]
+        output.update(backends=run.backends, missing=run.missing)
 
 
 @pytest.fixture(scope="session")
@@ -146,10 +167,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         for marker in item.iter_markers("req"):
             for requirement in marker.args:
                 run.proved.setdefault(requirement, []).append(item.nodeid)
+    run.is_whole = getattr(config, "workerinput", {}).get("is_whole", _is_whole(config))
+
+
+def _is_whole(config: pytest.Config) -> bool:
     option = config.option
     narrowed = option.keyword or option.markexpr not in ("", "not lab") or option.deselect or option.ignore
     narrowed = narrowed or option.ignore_glob or getattr(option, "lf", False)
-    run.is_whole = not narrowed and config.args_source is not pytest.Config.ArgsSource.ARGS
+    return not narrowed and config.args_source is not pytest.Config.ArgsSource.ARGS
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
