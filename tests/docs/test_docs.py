@@ -25,6 +25,7 @@ ROLES = ("shop_publisher", "shop_worker", "shop_operator")
 def followed(page: Path, folder: Path, *section: str, on_path: str = "", **environment: str) -> None:
     path = os.pathsep.join(filter(None, [str(Path(sys.executable).parent), on_path, os.environ["PATH"]]))
     plain = {name: value for name, value in os.environ.items() if not name.startswith("REDRIVE_")}
+    plain.pop("COLUMNS", None)  # a run that is spread over the cores sets it
     plain |= {
         "PATH": path,
         "NO_COLOR": "1",
