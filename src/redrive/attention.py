@@ -130,8 +130,8 @@ async def _no_worker(look: Look) -> list[Matter]:
     sentence = f"No worker is at work, and there is work: {', '.join(told)}."
     return [
         Matter(
-            "worker", "no worker", Urgency.NOW, sentence, "redrive worker APP", "redrive doctor", min(waiting, _CAP),
-            waiting > _CAP, since,
+            "worker", "no worker", Urgency.NOW, sentence, "redrive worker APP", "redrive doctor",
+            min(waiting or work["running"], _CAP), waiting > _CAP, since,
         )
     ]  # fmt: skip
 
