@@ -7,6 +7,7 @@ Something new that can stand still gets a function of its own in ``SOURCES``.
 """
 
 import json
+import re
 import shlex
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -38,6 +39,7 @@ _CAP: Final = 10_000  # where the statements stop counting
 _KEYS_CAP: Final = 100
 _LOOKED: Final = 1_000
 _NAMED: Final = 5
+_MODULE: Final = re.compile(r"^(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_]\w*(?::|$))")
 _WHY: Final = '"…"'
 
 
@@ -521,7 +523,8 @@ def _them(count: int) -> str:
 
 
 def _said(text: str) -> str:
-    line = text.partition("\n")[0].strip()
+    """Take the first line of what was said, without the module of an exception."""
+    line = _MODULE.sub("", text.partition("\n")[0].strip(), count=1)
     return line if len(line) <= 100 else line[:99] + "…"  # noqa: PLR2004 - a part of a sentence
 
 

@@ -1,13 +1,13 @@
 """`redrive attention`: what waits for a person, and the command that comes next."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Final
 
 import typer
-from rich.console import RenderableType
-from rich.table import Table
+from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
 from redrive.attention import SOURCES, Matter, Urgency
@@ -50,17 +50,18 @@ async def _found(url: str, kinds: Sequence[str]) -> tuple[list[Matter], datetime
 
 
 def _drawn(found: Sequence[Matter], now: datetime) -> RenderableType:
-    drawn = Table.grid(padding=(0, 1, 0, 0))
-    drawn.add_column(no_wrap=True)
-    drawn.add_column(overflow="fold")
-    for each in found:
-        mark, style = _STYLES[each.urgency]
-        head = Text.assemble((each.kind, "bold"), f"  {clean(each.what)}", (_age(each, now), "dim"))
-        drawn.add_row(Text(mark, style=style), head)
-        drawn.add_row("", Text(clean(each.sentence)))
-        for name, command in dict.fromkeys((("look", each.look), ("then", each.act))):
-            drawn.add_row("", Text.assemble((f"{name}  ", "dim"), clean(command)))
-    return drawn
+    return Group(*(part for each in found for part in _parts(each, now)))
+
+
+def _parts(each: Matter, now: datetime) -> Iterator[RenderableType]:
+    mark, style = _STYLES[each.urgency]
+    yield Text.assemble((mark, style), " ", (each.kind, "bold"), f"  {clean(each.what)}", (_age(each, now), "dim"))
+    yield Padding(Text(clean(each.sentence)), (0, 0, 0, 2))
+    commands = {each.look: "look", each.act: "then"}  # the same command is said once
+    for command, name in commands.items():  # not wrapped: they are there to be copied
+        line = Text.assemble((f"  {name}  ", "dim"), clean(command))
+        line.no_wrap, line.overflow = True, "ignore"
+        yield line
 
 
 def _age(each: Matter, now: datetime) -> str:
