@@ -78,6 +78,7 @@ COLUMNS = {
     "redrive.skipped": "members that were no longer what was planned",
     "redrive.stopped_by": "who paused, halted or aborted it",
     "redrive.stop_reason": "why",
+    "redrive.stopped_at": "when",
     "redrive.ended_at": "when it was over",
     "redrive_group.fingerprint": "of the group",
     "redrive_group.redrive_id": "which had some of its dead letters",

@@ -5,6 +5,7 @@ from where it can be sent round again, safely.
 """
 
 from redrive.app import Redrive
+from redrive.attention import Matter, Urgency
 from redrive.classify import Rule
 from redrive.context import Context
 from redrive.deliver import DeadLetter
@@ -80,6 +81,8 @@ __all__ = [
     "HeldKey",
     "Dependency",
     # looking
+    "Matter",
+    "Urgency",
     "Event",
     "EventFilter",
     "Status",

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar, Unpack
@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
 from redrive import caller, dependency, group, ordering, override, redrive, replay
+from redrive.attention import Matter, attention
 from redrive.classify import DEFAULT_RULES, Rule
 from redrive.clock import Clock, SystemClock
 from redrive.deliver import DeadLetterHook, Handler, handler_from
@@ -591,6 +592,10 @@ class Redrive:
         """Find a group by its fingerprint or a beginning of it."""
         await self.open()
         return await group.find(self._store, fingerprint)
+
+    async def attention(self, *, kinds: Collection[str] = ()) -> list[Matter]:
+        """List what will not move by itself, or some kinds of it: why, since when, and what to do next."""
+        return await attention(await self._ready(), kinds=kinds, approval_above=self.approval_above)
 
     # Ordering keys
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from redrive import Redrive, Rejected, Status
-from redrive.operate import views
 from redrive.store.base import EventFilter
 from tests.operate.helpers import redrive
 
@@ -140,19 +139,14 @@ def test_what_cannot_be_done_is_said(sqlite_url: str) -> None:
 def test_the_doctor_names_generations_nobody_serves_and_keys_that_are_held_up(store_url: str) -> None:
     app = asyncio.run(held(store_url, "t"))
 
-    async def strand() -> list[str]:
+    async def strand() -> None:
         async with app:
             await app.publish("t", 1, generation=3)
             await app.publish("t", 1, generation=3, priority=2)
-            return await views.needs_a_person(app)
 
-    told = asyncio.run(strand())
+    asyncio.run(strand())
     checks = {each["name"]: each for each in redrive("doctor", "-o", "json", "-u", store_url).json}
 
-    assert told == [
-        "2 events of generation 3 wait in queue default, and no worker serves them",
-        "1 ordering key is held up by a dead letter",
-    ]
     assert checks["generations"]["health"] == "problem"
     assert "--generation 3" in checks["generations"]["what_to_do"]
     assert "order-7 of t" in checks["ordering keys"]["what"]

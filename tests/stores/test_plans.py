@@ -98,6 +98,18 @@ WARM = {
     "probe": {"outbox_blocked", "outbox_key", "outbox_key_in_flight", "outbox_pkey"},
     "dependency_waiting": {"outbox_blocked"},
     "dependency_lock": {"outbox_blocked"},
+    "attention_work": {"outbox_due", "outbox_in_flight", "outbox_blocked"},
+    "attention_lanes": {"outbox_due"},
+    "attention_targets": {"outbox_due"},
+    "attention_queue": {"outbox_due"},
+    "attention_keys": {"outbox_key_head", "outbox_key"},
+    "attention_groups": {"outbox_group"},
+    "attention_ungrouped": {"outbox_ungrouped"},
+    "attention_compensations": {"outbox_compensation_failed"},
+}
+SIDE = {  # of tables that are empty here: which index there is for them
+    "attention_hooks": {"trail_evidence", "trail_event"},
+    "attention_redrives": {"redrive_standing"},
 }
 
 
@@ -157,6 +169,21 @@ async def test_on_postgres_the_workers_statements_use_their_indexes(postgres: Po
     for verb, plan in warm.items() if rows else ():  # of an empty table anything may be planned; it is planned anew
         assert WARM[verb] <= used(plan), plan
         assert "Seq Scan on outbox" not in plan, plan
+
+
+@pytest.mark.req("W10")
+@pytest.mark.parametrize("postgres", ["full"], indirect=True)
+async def test_on_postgres_there_is_an_index_for_all_that_waits_for_a_person(postgres: PostgresStore) -> None:
+    connection = await postgres.connect()
+    try:
+        await connection.execute("set enable_seqscan = off")
+        plans = {verb: await plan_of(connection, load("postgres", verb)) for verb in SIDE}
+    finally:
+        await connection.close()
+
+    for verb, plan in plans.items():
+        assert SIDE[verb] <= used(plan), plan
+        assert "Seq Scan" not in plan, plan
 
 
 @pytest.mark.req("B1")
@@ -236,6 +263,35 @@ SQLITE = {
     "handled": (),
 }
 
+# These read whole indexes, of which each holds little, or stop at a limit.
+ATTENTION = {
+    "attention_work": (
+        "redrive_outbox_due (queue=? AND priority=? AND generation=? AND due_at<?)",
+        "redrive_outbox_in_flight",
+        "redrive_outbox_blocked",
+    ),
+    "attention_lanes": ("redrive_outbox_due (queue=? AND priority=? AND generation=? AND due_at<?)",),
+    "attention_targets": (
+        "redrive_outbox_due (queue=? AND priority=? AND generation=? AND due_at<?)",
+        "INTEGER PRIMARY KEY",
+    ),
+    "attention_queue": ("redrive_outbox_due (queue=? AND priority=? AND generation=? AND due_at<?)",),
+    "attention_keys": ("redrive_outbox_key_head", "redrive_outbox_key (target=? AND ordering_key=?"),
+    "attention_groups": ("redrive_outbox_group (fingerprint=?)", "redrive_failure_group_seen"),
+    "attention_ungrouped": ("redrive_outbox_ungrouped",),
+    "attention_compensations": (
+        "redrive_outbox_compensation_failed",
+        "PRIMARY KEY (event_id=?)",
+        "sqlite_autoindex_redrive_outbox_1 (id=?)",
+    ),
+    "attention_hooks": (
+        "redrive_trail_evidence",
+        "redrive_trail_event (event_id=?)",
+        "sqlite_autoindex_redrive_outbox_1 (id=?)",
+    ),
+    "attention_redrives": ("redrive_redrive_standing",),
+}
+
 
 PlanOnSqlite = Callable[[Statement, Mapping[str, Any]], str]
 
@@ -271,6 +327,17 @@ def test_on_sqlite_the_statements_use_their_indexes(plan_on_sqlite: PlanOnSqlite
         assert "SCAN redrive_outbox" not in plan, plan
         assert "SCAN o" not in plan, plan
         assert "B-TREE FOR ORDER" not in plan or verb not in ("claim", "next_due"), plan
+
+
+@pytest.mark.req("W10")
+def test_on_sqlite_what_waits_for_a_person_is_found_by_index(plan_on_sqlite: PlanOnSqlite) -> None:
+    unaided = re.compile(r"^SCAN (?:redrive_outbox|redrive_trail|[cfhopt])$", re.MULTILINE)
+
+    for verb, indexes in ATTENTION.items():
+        query = load("sqlite", verb)
+        plan = plan_on_sqlite(query, dict.fromkeys(query.names, 1))
+        assert [index for index in indexes if index not in plan] == [], plan
+        assert unaided.findall(plan.replace("SCAN t\n", "")) == [], plan  # t: the bounded list of hooks
 
 
 @pytest.mark.req("B1")

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from redrive import group
 from redrive.app import Redrive
+from redrive.attention import Urgency
 from redrive.duration import format_duration
 from redrive.errors import RedriveError
 from redrive.event import Status
@@ -197,7 +198,7 @@ async def _workers(app: Redrive) -> Check:
     here = [each for each in await views.workers(app) if alive(each, now)]
     if here:
         return _ok("workers", f"{len(here)} at work on {len({each.host for each in here})} host(s)")
-    waiting = (await views.overview(app))["pending"]
+    waiting = (await app.store.overview())["pending"]
     if waiting:
         return _warning("workers", f"none is running, events wait: {waiting:,}", "start one: `redrive worker APP`")
     return _ok("workers", "none is running, nothing waits")
@@ -261,7 +262,7 @@ async def _expired(app: Redrive) -> Check:
 
 
 async def _backlog(app: Redrive) -> Check:
-    oldest = (await views.overview(app))["oldest_due_seconds"]
+    oldest = (await app.store.overview())["oldest_due_seconds"]
     if oldest is None or oldest < _OLDEST_DUE_WARNING:
         return _ok("backlog", "nothing due waits longer than a minute")
     what = f"the oldest due event has waited for {format_duration(round(oldest))}"
@@ -286,11 +287,18 @@ async def _dependencies(app: Redrive) -> Check:
 
 
 async def _dead_letters(app: Redrive) -> Check:
-    failed = (await views.overview(app))["failed"]
+    failed = (await app.store.overview())["failed"]
     if not failed:
         return _ok("dead letters", "none")
     count = "more than 10,000" if failed > 10_000 else f"{failed:,}"  # noqa: PLR2004 - the cap of overview.sql
     return _warning("dead letters", f"{count} in quarantine", "look at them: `redrive dlq ls`")
+
+
+async def _attention(app: Redrive) -> Check:
+    found = [each for each in await app.attention() if each.urgency is not Urgency.KNOW]
+    if not found:
+        return _ok("attention", "nothing waits for a person")
+    return _warning("attention", f"waiting for a person: {len(found)}", "see what, and what to do: `redrive attention`")
 
 
 async def _groups(app: Redrive) -> Check:
@@ -334,5 +342,6 @@ _ABOUT_THE_WORK: Final[tuple[_Named, ...]] = (
     ("dead letters", _dead_letters),
     ("groups", _groups),
     ("ordering keys", _ordering_keys),
+    ("attention", _attention),
     ("retention", _retention),
 )

@@ -14,6 +14,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from redrive.app import Redrive
+from redrive.attention import Urgency
 from redrive.dependency import Dependency
 from redrive.errors import EventNotFound, RedriveError
 from redrive.event import Event, FailureCycle, Status, TrailEntry
@@ -35,7 +36,6 @@ _COMPARED: Final = 200
 _PAST_REDRIVES: Final = 10
 _GROUPS_REPORTED: Final = 50
 _SAMPLES_SEARCHED: Final = 200
-_HELD_SHOWN: Final = 100
 
 
 class Ambiguous(RedriveError):
@@ -289,17 +289,8 @@ async def unserved(app: Redrive) -> list[Unserved]:
 
 
 async def needs_a_person(app: Redrive) -> list[str]:
-    """Say what will not go on by itself, a sentence each."""
-    told = [
-        f"{each.waiting:,} events of generation {each.generation} wait in queue {each.queue}, and no worker serves them"
-        for each in await unserved(app)
-        if each.generation
-    ]
-    held = len(await app.held_keys(limit=_HELD_SHOWN + 1))
-    if held:
-        many = f"more than {_HELD_SHOWN}" if held > _HELD_SHOWN else f"{held}"
-        told.append(f"{many} ordering {'key is' if held == 1 else 'keys are'} held up by a dead letter")
-    return told
+    """Say what will not go on by itself, a sentence each; ``app.attention()`` has the whole of it."""
+    return [each.sentence for each in await app.attention() if each.urgency is not Urgency.KNOW]
 
 
 @dataclass(frozen=True, slots=True)

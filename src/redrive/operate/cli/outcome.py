@@ -25,8 +25,8 @@ BROKEN_PIPE: Final = 141  # what a shell reports for a program that SIGPIPE ende
 
 
 _ORDER: Final = (
-    "demo", "init", "migrate", "doctor", "up", "worker", "publish", "pause", "resume", "events", "deps", "dlq",
-    "groups", "keys", "plan", "run", "redrives", "shadow", "replay", "policy", "audit", "purge", "bench",
+    "demo", "init", "migrate", "doctor", "up", "worker", "publish", "pause", "resume", "attention", "events", "deps",
+    "dlq", "groups", "keys", "plan", "run", "redrives", "shadow", "replay", "policy", "audit", "purge", "bench",
 )  # fmt: skip
 
 
@@ -38,7 +38,7 @@ class Code(IntEnum):
     USAGE = 2
     NOTHING = 3
     REFUSED = 4
-    HALTED = 5
+    HALTED = 5  # also: `attention --exit-code` has found something to do
 
 
 class BadInput(RedriveError):

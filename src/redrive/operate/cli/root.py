@@ -7,6 +7,7 @@ import typer
 from redrive import __version__
 from redrive.operate.cli import (
     acts,
+    attention,
     audit,
     demo,
     deps,
@@ -26,7 +27,7 @@ from redrive.operate.cli.outcome import Commands
 from redrive.operate.cli.shared import Settings, log_to_stderr
 
 _EPILOG = (
-    "Exit codes: 0 done, 1 error, 2 usage, 3 nothing matched, 4 refused, 5 halted. "
+    "Exit codes: 0 done, 1 error, 2 usage, 3 nothing matched, 4 refused, 5 halted or a person is needed. "
     "Ids can be cut to a unique beginning."
 )
 
@@ -77,6 +78,7 @@ app.command("publish", rich_help_panel=_RUN)(publish.publish)
 app.command("pause", rich_help_panel=_RUN)(deps.pause)
 app.command("resume", rich_help_panel=_RUN)(deps.resume)
 
+app.command("attention", rich_help_panel=_LOOK)(attention.attention)
 app.add_typer(events.app, name="events", rich_help_panel=_LOOK)
 app.add_typer(deps.app, name="deps", rich_help_panel=_LOOK)
 
