@@ -30,6 +30,7 @@ from redrive.rate import Rate
 from redrive.redrive import Plan, Redriving, Release
 from redrive.replay import check_actor, check_reason
 from redrive.retention import Retention
+from redrive.schedule import Schedules
 from redrive.selection import dead_letters, parse
 from redrive.shadow import Shadow, shadow
 from redrive.steps import COMPENSATE_ON, DEFAULT_COMPENSATE_ON, StepRecord, steps_of
@@ -91,6 +92,7 @@ class Redrive:
         self._opening: asyncio.Lock | None = None
         self._portal: _Portal | None = None
         self._portal_lock = threading.Lock()
+        self.schedules = Schedules(self._ready, self.new_events)
 
     # Handlers
 
@@ -420,7 +422,7 @@ class Redrive:
 
     def _duties(self) -> list[Duty]:
         """List what workers of this app do beside what every worker does."""
-        return []
+        return [self.schedules.duty()]
 
     async def _ready(self) -> Store:
         await self.open()

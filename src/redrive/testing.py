@@ -215,10 +215,13 @@ class Harness:
     async def _next_at(self) -> datetime | None:
         """When something will happen by itself.
 
-        An event comes due, a redrive releases its next members, or a dependency is tried or lets events go.
+        An event comes due, a schedule ticks, a redrive releases its next members, or a dependency is tried or lets
+        events go.
         """
         moments = [event.due_at for event in await self.events(status=Status.PENDING)] + await self._releases()
         moments += [each.next_at for each in await self.app.dependencies() if each.next_at is not None]
+        if (tick := await self.app.schedules.next_at()) is not None:
+            moments.append(tick)
         return min((at for at in moments if at > self.now), default=None)
 
     async def _releases(self) -> list[datetime]:
@@ -234,6 +237,9 @@ class Harness:
     async def _due_queues(self) -> tuple[str, ...]:
         while (await redrive.tick(self._store, chain="harness")).moved:
             pass
+        for duty in self.app._duties():  # noqa: SLF001 - a part of the app for a while
+            while (await duty.act("harness")).moved:
+                pass
         due = [event for event in await self.events(status=Status.PENDING) if event.due_at <= self.now]
         if any(each.next_at is not None and each.next_at <= self.now for each in await self.app.dependencies()):
             due += await self.events(status=Status.BLOCKED)
