@@ -14,7 +14,7 @@ import asyncio
 import json
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
@@ -31,7 +31,7 @@ from redrive.clock import VirtualClock
 from redrive.deliver import Handler
 from redrive.duration import format_duration, parse_duration
 from redrive.errors import ConfigurationError
-from redrive.event import LIVE, Event, NewEvent, Published, Status
+from redrive.event import LIVE, Event, NewEvent, Status
 from redrive.store import listing
 from redrive.store.base import ATTEMPTS, ID, TARGET, TYPE, EventFilter, Row, Store
 from redrive.worker import Worker, WorkerOptions
@@ -377,8 +377,8 @@ class _Beside:
     def events(self) -> list[Event]:
         return self._call(_everything(self._store))
 
-    def publish(self, rows: list[NewEvent]) -> Published:
-        return self._call(self._store.publish(rows))[0]
+    def run(self, job: Callable[[Store], Awaitable[T]]) -> T:
+        return self._call(job(self._store))
 
     def close(self) -> None:
         if not self._shared:
@@ -388,8 +388,8 @@ class _Beside:
         self._thread.join()
         self._loop.close()
 
-    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        answer = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+    def _call(self, coroutine: Awaitable[T]) -> T:
+        answer = asyncio.run_coroutine_threadsafe(_coroutine(coroutine), self._loop)
         try:
             return answer.result(_PATIENCE_SECONDS)
         except TimeoutError:
@@ -399,6 +399,10 @@ class _Beside:
                 "Inside ctx.transaction() publish with tx.publish(…), and assert after run_due"
             )
             raise ConfigurationError(message) from None
+
+
+async def _coroutine(awaitable: Awaitable[T]) -> T:
+    return await awaitable
 
 
 async def _stay_open() -> None:
