@@ -19,6 +19,8 @@ from redrive.operate.cli import (
     publish,
     redrives,
     repair,
+    reservations,
+    schedules,
     setup,
     work,
 )
@@ -79,6 +81,8 @@ app.command("resume", rich_help_panel=_RUN)(deps.resume)
 
 app.add_typer(events.app, name="events", rich_help_panel=_LOOK)
 app.add_typer(deps.app, name="deps", rich_help_panel=_LOOK)
+app.add_typer(schedules.app, name="schedules", rich_help_panel=_LOOK)
+app.add_typer(reservations.app, name="reservations", rich_help_panel=_LOOK)
 
 app.add_typer(dlq.app, name="dlq", rich_help_panel=_AFTER)
 app.add_typer(groups.app, name="groups", rich_help_panel=_AFTER)
