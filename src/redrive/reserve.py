@@ -100,12 +100,12 @@ class Reservation:
         self.is_held = False
 
     async def _change(self, store: Store, verb: str, column: str, **values: Any) -> datetime:
-        async with store.transaction() as tx:
-            rows = await tx.run(verb, resource=self.resource, token=self.token, **values)
-            standing = [] if rows else await tx.run("reservation_get", resource=self.resource)
+        rows = await store.write(verb, resource=self.resource, token=self.token, **values)
         if rows:
             return _instant(rows[0][column])
-        raise _lost(self.resource, self.token, _read(standing, self._of))
+        raise _lost(
+            self.resource, self.token, _read(await store.ask("reservation_get", resource=self.resource), self._of)
+        )
 
     def _guarding(self, connection: Any) -> tuple[Statement, dict[str, Any]]:
         return self._of.call(connection, "reservation_guard", resource=self.resource)
@@ -177,11 +177,10 @@ class Reservations:
             asked_at = store.clock.monotonic()
             held = _read(await store.ask("reservation_get", resource=wanted["resource"]), self)
             if held is None or not held.is_held:  # who only looks keeps nobody from writing
-                async with store.transaction() as tx:
-                    rows = await tx.run("reservation_take", **wanted)
-                    if rows:
-                        return _reservation(rows[0], self, asked_at)
-                    held = _read(await tx.run("reservation_get", resource=wanted["resource"]), self)
+                rows = await store.write("reservation_take", **wanted)
+                if rows:
+                    return _reservation(rows[0], self, asked_at)
+                held = _read(await store.ask("reservation_get", resource=wanted["resource"]), self)
             if waited >= patience:
                 raise _taken(wanted["resource"], held)
             low, high = _LOOK_SECONDS

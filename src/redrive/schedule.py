@@ -40,6 +40,7 @@ MOST_MADE_UP: Final = 1_000
 _LATE: Final = timedelta(minutes=1)  # after this a tick counts as missed, where missed ticks are skipped
 _LOOK_SECONDS: Final = 1.0  # how soon a schedule that somebody else has set is noticed
 _NONE_SECONDS: Final = 5.0  # the same while there is none at all
+_LEAST_SECONDS: Final = 0.05  # however many there are: twenty looks a second at most
 _BATCH: Final = 100
 _MOST_EVENTS: Final = 1_000  # of one transaction
 _LONG_AWAY: Final = timedelta(hours=1)  # after this the missed ticks are counted in a thread
@@ -221,7 +222,9 @@ class Schedules:
         definition = self._defined(name, type_, payload, cadence, catch_up, options)
         store = await self._ready()
         async with store.transaction() as tx:
-            await _write(tx, definition, _said(by), {"reason": _said(reason, "reason")})
+            before = await tx.run("schedule_get", name=name)
+            was = before[0] if before else None
+            await _write(tx, definition, was, await _now(tx), _said(by), {"reason": _said(reason, "reason")})
         return await self.get(name)
 
     async def remove(self, name: str, *, by: str, reason: str) -> None:
@@ -282,32 +285,31 @@ class Schedules:
         """Write down what is declared and differs from what is there."""
         if not self._declared:
             return
-        known = {row["name"]: row["digest"] for row in await store.ask("schedules")}
-        made = [self._declared[name]() for name in sorted(self._declared)]  # in order: two that begin at once
-        changed = [each for each in made if known.get(each.name) != each.digest]
+        known = {row["name"]: row for row in await store.ask("schedules")}
+        made = [self._declared[name]() for name in sorted(self._declared)]  # in order: two may begin at once
+        changed = [each for each in made if each.name not in known or known[each.name]["digest"] != each.digest]
         for first in range(0, len(changed), _BATCH):
             async with store.transaction() as tx:
-                for definition in changed[first : first + _BATCH]:
-                    await _write(tx, definition, by, {})
+                now = await _now(tx)
+                for each in changed[first : first + _BATCH]:
+                    await _write(tx, each, known.get(each.name), now, by, {})
 
     async def tick(self, store: Store, unreadable: Digests) -> Tick:
         """Publish the events of some schedules whose time has come; say when to look again."""
-        (look,) = await store.ask("schedules_next")
-        now, first = _instant(look["now"]), _at(look["next_at"])
-        if first is None:
-            return Tick(moved=False, pause=_NONE_SECONDS)
-        if first > now:
-            pause = (first - now).total_seconds() + _SPREAD_SECONDS * store.clock.random()
-            return Tick(moved=False, pause=min(pause, _LOOK_SECONDS))
         rows = await store.ask("schedules_due", limit=_BATCH, apart=sorted(unreadable))
-        if now - first < _LONG_AWAY:
-            due = _all_due(rows, unreadable)
+        now, upcoming = _instant(rows[0]["now"]), _at(rows[0]["upcoming_at"])
+        found = [row for row in rows if row["name"] is not None]
+        if not found:
+            return Tick(moved=False, pause=_until(now, upcoming, store))
+        if now - _instant(found[0]["next_at"]) < _LONG_AWAY:
+            due = _all_due(found, unreadable)
         else:
-            due = await asyncio.to_thread(_all_due, rows, unreadable)
+            due = await asyncio.to_thread(_all_due, found, unreadable)
         moved = [await self._publish(store, some) for some in _bounded(due)]
-        if any(moved):
-            return Tick(moved=True, pause=0.0)
-        return Tick(moved=False, pause=_SPREAD_SECONDS if due else _LOOK_SECONDS)  # another worker was faster
+        if len(found) == _BATCH:
+            return Tick(moved=any(moved), pause=0.0)
+        soonest = min((at for at in (upcoming, *(each.next_at for each in due)) if at is not None), default=None)
+        return Tick(moved=any(moved), pause=_until(now, soonest, store))
 
     async def _publish(self, store: Store, due: Sequence[_Due]) -> int:
         """Move schedules on and publish their events in one transaction; return how many were ours to move."""
@@ -394,6 +396,14 @@ def _due(row: Mapping[str, Any], unreadable: Digests) -> _Due | None:
     return _Due(definition, row["digest"], first, ticks, missed, definition.cadence.next_after(now))
 
 
+def _until(now: datetime, at: datetime | None, store: Store) -> float:
+    """How long to rest: to the next tick, but no longer than a schedule that somebody sets may go unnoticed."""
+    if at is None:
+        return _NONE_SECONDS
+    pause = max((at - now).total_seconds(), _LEAST_SECONDS) + _SPREAD_SECONDS * store.clock.random()
+    return min(pause, _LOOK_SECONDS)
+
+
 def _bounded(due: Sequence[_Due]) -> Iterator[list[_Due]]:
     """Cut into transactions of a bounded number of events."""
     some: list[_Due] = []
@@ -409,9 +419,11 @@ def _bounded(due: Sequence[_Due]) -> Iterator[list[_Due]]:
 # --- in the database ---
 
 
-async def _write(tx: Transaction, definition: Definition, by: str, facts: Mapping[str, Any]) -> None:
+async def _write(
+    tx: Transaction, definition: Definition, was: Mapping[str, Any] | None, now: datetime, by: str,
+    facts: Mapping[str, Any],
+) -> None:  # fmt: skip
     """Write a definition where it differs from what is there, and note what it was."""
-    before = await tx.run("schedule_get", name=definition.name)
     cadence = definition.cadence
     written = await tx.run(
         "schedule_write",
@@ -424,14 +436,15 @@ async def _write(tx: Transaction, definition: Definition, by: str, facts: Mappin
         offset_seconds=cadence.offset_seconds,
         time_zone=cadence.time_zone,
         catch_up=definition.catch_up,
-        next_at=cadence.next_after(await _now(tx)),
+        next_at=cadence.next_after(now),
         digest=definition.digest,
         by=by,
     )
     if written:
-        was = _definition(before[0]).to_json() if before else None
-        is_ = {"schedule": definition.name, "was": was, "is": definition.to_json()}
-        await tx.note("schedule-set", by, {**facts, **is_})
+        before = None if was is None else _definition(was).to_json()
+        await tx.note(
+            "schedule-set", by, {**facts, "schedule": definition.name, "was": before, "is": definition.to_json()}
+        )
 
 
 async def _now(tx: Transaction) -> datetime:
