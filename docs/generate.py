@@ -137,6 +137,33 @@ COLUMNS = {
     "throttle_use.target": "of which handler",
     "throttle_use.session_id": "the worker",
     "throttle_use.used": "how many it runs; those of a session that has ended do not count",
+    "reservation.resource": "what is held: `seat/12A`, `lock:nightly-import`",
+    "reservation.token": "grows with every take, and is never reset",
+    "reservation.owner": "who holds it, or held it last",
+    "reservation.facts": "what the owner wants others to know",
+    "reservation.taken_at": "when it was taken",
+    "reservation.renewed_at": "when it was last renewed",
+    "reservation.until": "it runs out then",
+    "reservation.released_at": "when it was given back, or taken away",
+    "schedule.name": "how others recognise it",
+    "schedule.type": "of the events it publishes",
+    "schedule.payload": "of the events it publishes",
+    "schedule.options": "of `publish`, with source, generation and targets as the app knew them that wrote it",
+    "schedule.cron": "five fields, or none",
+    "schedule.every_seconds": "the span instead, or none",
+    "schedule.offset_seconds": "shifts the ticks of a span",
+    "schedule.time_zone": "by whose wall clock a cron line ticks",
+    "schedule.catch_up": "what becomes of missed ticks: latest, all or skip",
+    "schedule.next_at": "the next tick; who moves it on publishes its event",
+    "schedule.last_at": "the tick of its latest event",
+    "schedule.event_count": "ticks that had an event",
+    "schedule.missed_count": "ticks that passed while no worker was there, without an event of their own",
+    "schedule.paused_at": "since when it does not tick",
+    "schedule.paused_by": "who paused it",
+    "schedule.digest": "of the definition: workers compare it with their own when they begin",
+    "schedule.created_at": "when it was first written",
+    "schedule.changed_at": "when its definition was last changed",
+    "schedule.changed_by": "by which worker or person",
     "payload_revision.event_id": "of which event",
     "payload_revision.revision": "from 1",
     "payload_revision.payload": "as it was",
@@ -258,6 +285,8 @@ TABLES = {
     "policy_version": "One row, raised with every change: workers ask whether there is anything to read.",
     "throttle": "One row a target whose attempts are limited over all workers.",
     "throttle_use": "How many attempts of a limited target a worker runs now.",
+    "reservation": "One row a resource that was ever taken; kept for its token.",
+    "schedule": "One row a schedule: what it publishes, how often, and when next.",
     "payload_revision": "What a payload was before somebody edited it for a replay.",
     "setting": "What holds for everybody who works on this database, whatever their app says.",
     "clock": "The highest time this file has seen, so that a clock set back runs nothing early.",
@@ -279,7 +308,7 @@ _FUNCTION = re.compile(
     r"((?:--[^\n]*\n)*)create (?:or replace )?function (redrive\.\w+)\((.*?)\)\s*returns ((?:setof )?\w+)", re.DOTALL
 )
 _COMMENT = re.compile(r"--[^\n]*")
-PUBLIC_FUNCTIONS = ("publish", "outbox_replay", "cancel", "cancel_all")
+PUBLIC_FUNCTIONS = ("publish", "outbox_replay", "cancel", "cancel_all", "guard")
 
 
 def main() -> int:

@@ -38,6 +38,8 @@ CLAIMED = {
     "H3": "the policy can come from the environment; a bad value is a clear error at start",
     "H4": "backoff survives a restart",
     "H5": "dead letters can be queried, and only their time-to-live removes them",
+    "W8": "one winner at write time, with a token; a late holder's write is refused",
+    "E4": "one scheduler at a time: an event a tick with any number of workers, and a lock that survives a crash",
     "W9": "timeouts, deadlines and cancels end in a named outcome, and finished steps are undone",
     "B1": "replaying many is a durable operation: plan, start, release, outcome",
     "B2": "dead letters are grouped by cause, with a life cycle and what sets them apart",

@@ -26,19 +26,24 @@ from redrive.errors import (
     RedriveError,
     Refused,
     Rejected,
+    ReservationLost,
     StepMisused,
     StoreUnavailable,
+    Taken,
     TerminalHandlerError,
 )
 from redrive.event import ErrorClass, Event, FailureCycle, Priority, Published, Status, TrailEntry
 from redrive.group import Group
 from redrive.inbox import Work
+from redrive.lock import Lock, Locks
 from redrive.ordering import HeldKey
 from redrive.override import Override
 from redrive.payload import Limits
 from redrive.policy import RetryPolicy
 from redrive.redrive import Plan, Redriving, Release
+from redrive.reserve import Reservation, Reservations
 from redrive.retention import Retention
+from redrive.schedule import Schedule, Schedules
 from redrive.steps import Step, StepRecord
 from redrive.store.base import EventFilter
 from redrive.worker import Worker
@@ -80,6 +85,13 @@ __all__ = [
     "Group",
     "HeldKey",
     "Dependency",
+    # one winner, and by the clock
+    "Reservations",
+    "Reservation",
+    "Locks",
+    "Lock",
+    "Schedules",
+    "Schedule",
     # looking
     "Matter",
     "Urgency",
@@ -98,6 +110,8 @@ __all__ = [
     "StepMisused",
     "EventNotFound",
     "Refused",
+    "Taken",
+    "ReservationLost",
     "PayloadRefused",
     "PayloadInvalid",
 ]

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar, Unpack
@@ -22,6 +22,7 @@ from redrive.event import COMPENSATE, Event, NewEvent, Options, Published, Trail
 from redrive.group import Group
 from redrive.instant import to_micros
 from redrive.isolate import find_app, isolated
+from redrive.lock import Locks
 from redrive.ordering import HeldKey, InLine
 from redrive.override import Override
 from redrive.payload import Limits, check_text, check_whole, encode
@@ -30,7 +31,9 @@ from redrive.publish import NAME_LIMIT, new_events
 from redrive.rate import Rate
 from redrive.redrive import Plan, Redriving, Release
 from redrive.replay import check_actor, check_reason
+from redrive.reserve import Reservations
 from redrive.retention import Retention
+from redrive.schedule import Schedules
 from redrive.selection import dead_letters, parse
 from redrive.shadow import Shadow, shadow
 from redrive.steps import COMPENSATE_ON, DEFAULT_COMPENSATE_ON, StepRecord, steps_of
@@ -46,6 +49,7 @@ Draft = tuple[str, Any] | tuple[str, Any, Options]
 CompensateOn = Literal["cancelled", "deadline", "dead_letter"]
 UNCHANGED: Final = object()
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 class Redrive:
@@ -92,6 +96,9 @@ class Redrive:
         self._opening: asyncio.Lock | None = None
         self._portal: _Portal | None = None
         self._portal_lock = threading.Lock()
+        self.schedules = Schedules(self._ready, self.new_events)
+        self.reservations = Reservations(self._ready, lambda: self.clock, self._beside)
+        self.locks = Locks(self._ready, self.reservations)
 
     # Handlers
 
@@ -354,14 +361,18 @@ class Redrive:
     def publish_sync(self, type_: str, payload: Any = None, **options: Unpack[Options]) -> Published:
         """``publish`` for code without an event loop; a thread of ours has one."""
         rows = self.new_events(type_, payload, **options)
+        return self._beside(lambda store: store.publish(rows))[0]
+
+    def _beside(self, job: Callable[[Store], Awaitable[T]]) -> T:
+        """Run something on the store for a caller without an event loop."""
         with self._portal_lock:
             if self._portal is None:
                 if self.url.endswith(":memory:"):
-                    message = "publish_sync needs a database that two threads can share: use a file instead of :memory:"
+                    message = "code without an event loop needs a database that two threads can share: use a file"
                     raise ConfigurationError(message)
                 self._portal = _Portal(self)
             portal = self._portal
-        return portal.publish(rows)
+        return portal.run(job)
 
     def new_events(self, type_: str, payload: Any = None, **options: Unpack[Options]) -> list[NewEvent]:
         """Make the rows of one publish without storing them."""
@@ -421,7 +432,7 @@ class Redrive:
 
     def _duties(self) -> list[Duty]:
         """List what workers of this app do beside what every worker does."""
-        return []
+        return [self.schedules.duty()]
 
     async def _ready(self) -> Store:
         await self.open()
@@ -763,8 +774,8 @@ class _Portal:
             await self._store.migrate()
         await self._store.check_schema()
 
-    def publish(self, rows: list[NewEvent]) -> Published:
-        return self._call(self._store.publish(rows))[0]  # type: ignore[no-any-return]
+    def run(self, job: Callable[[Store], Awaitable[T]]) -> T:
+        return self._call(job(self._store))  # type: ignore[no-any-return]
 
     def close(self) -> None:
         self._call(self._store.close())

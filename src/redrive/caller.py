@@ -22,7 +22,7 @@ def family(connection: Any) -> str:
         if name in roots:
             return name
     message = (
-        f"cannot publish through a {type(connection).__module__}.{type(connection).__qualname__}: known are {_KNOWN}"
+        f"cannot write through a {type(connection).__module__}.{type(connection).__qualname__}: known are {_KNOWN}"
     )
     raise ConfigurationError(message)
 

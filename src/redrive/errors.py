@@ -6,6 +6,7 @@ that names its own failure. A message says what to do about it.
 Next: ``classify`` turns whatever a handler raised into an error class.
 """
 
+from datetime import datetime
 from unicodedata import combining, east_asian_width
 
 __all__ = [
@@ -27,6 +28,8 @@ __all__ = [
     "StepPending",
     "EventNotFound",
     "Refused",
+    "Taken",
+    "ReservationLost",
     "SelectionError",
     "PayloadRefused",
     "PayloadInvalid",
@@ -111,6 +114,21 @@ class EventNotFound(RedriveError, LookupError):
 
 class Refused(RedriveError):
     """The event's state does not allow this."""
+
+
+class Taken(Refused):
+    """Somebody else holds this resource: ``owner``, until ``until``."""
+
+    # Defaults, so that the error survives pickling out of a child process.
+    def __init__(self, *args: object, resource: str = "", owner: str = "", until: datetime | None = None) -> None:
+        super().__init__(*args)
+        self.resource = resource
+        self.owner = owner
+        self.until = until
+
+
+class ReservationLost(Refused):
+    """A token no longer holds its resource: it was taken over, released, or ran out. Nothing was written."""
 
 
 class SelectionError(RedriveError, ValueError):

@@ -79,6 +79,12 @@ TRAIL_KINDS: Final = (
     "imported",
     "policy-set",
     "policy-cleared",
+    "schedule-set",
+    "schedule-paused",
+    "schedule-resumed",
+    "schedule-removed",
+    "schedule-run",
+    "reservation-released",
 )
 
 

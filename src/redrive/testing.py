@@ -14,7 +14,7 @@ import asyncio
 import json
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
@@ -31,7 +31,7 @@ from redrive.clock import VirtualClock
 from redrive.deliver import Handler
 from redrive.duration import format_duration, parse_duration
 from redrive.errors import ConfigurationError
-from redrive.event import LIVE, Event, NewEvent, Published, Status
+from redrive.event import LIVE, Event, NewEvent, Status
 from redrive.store import listing
 from redrive.store.base import ATTEMPTS, ID, TARGET, TYPE, EventFilter, Row, Store
 from redrive.worker import Worker, WorkerOptions
@@ -215,10 +215,13 @@ class Harness:
     async def _next_at(self) -> datetime | None:
         """When something will happen by itself.
 
-        An event comes due, a redrive releases its next members, or a dependency is tried or lets events go.
+        An event comes due, a schedule ticks, a redrive releases its next members, or a dependency is tried or lets
+        events go.
         """
         moments = [event.due_at for event in await self.events(status=Status.PENDING)] + await self._releases()
         moments += [each.next_at for each in await self.app.dependencies() if each.next_at is not None]
+        if (tick := await self.app.schedules.next_at()) is not None:
+            moments.append(tick)
         return min((at for at in moments if at > self.now), default=None)
 
     async def _releases(self) -> list[datetime]:
@@ -234,6 +237,9 @@ class Harness:
     async def _due_queues(self) -> tuple[str, ...]:
         while (await redrive.tick(self._store, chain="harness")).moved:
             pass
+        for duty in self.app._duties():  # noqa: SLF001 - a part of the app for a while
+            while (await duty.act("harness")).moved:
+                pass
         due = [event for event in await self.events(status=Status.PENDING) if event.due_at <= self.now]
         if any(each.next_at is not None and each.next_at <= self.now for each in await self.app.dependencies()):
             due += await self.events(status=Status.BLOCKED)
@@ -371,8 +377,8 @@ class _Beside:
     def events(self) -> list[Event]:
         return self._call(_everything(self._store))
 
-    def publish(self, rows: list[NewEvent]) -> Published:
-        return self._call(self._store.publish(rows))[0]
+    def run(self, job: Callable[[Store], Awaitable[T]]) -> T:
+        return self._call(job(self._store))
 
     def close(self) -> None:
         if not self._shared:
@@ -382,8 +388,8 @@ class _Beside:
         self._thread.join()
         self._loop.close()
 
-    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        answer = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+    def _call(self, coroutine: Awaitable[T]) -> T:
+        answer = asyncio.run_coroutine_threadsafe(_coroutine(coroutine), self._loop)
         try:
             return answer.result(_PATIENCE_SECONDS)
         except TimeoutError:
@@ -393,6 +399,10 @@ class _Beside:
                 "Inside ctx.transaction() publish with tx.publish(…), and assert after run_due"
             )
             raise ConfigurationError(message) from None
+
+
+async def _coroutine(awaitable: Awaitable[T]) -> T:
+    return await awaitable
 
 
 async def _stay_open() -> None:

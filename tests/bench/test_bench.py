@@ -123,6 +123,22 @@ def test_beside_tells_the_pick_up_with_and_without_a_redrive(tmp_path: Path) -> 
     assert found["ratio_of_p50"] == pytest.approx(found["beside_p50_ms"] / found["p50_ms"], rel=0.01)
 
 
+def test_reserve_tells_takes_alone_and_fought_over(store_options: list[str]) -> None:
+    found = measured("reserve", "--events", "400", *store_options)
+
+    assert found["winners"] == 4
+    assert found["take_and_release_rate"] > 0
+    assert found["contended_rate"] > 0
+
+
+def test_schedules_tells_what_they_add_to_an_idle_worker(tmp_path: Path) -> None:
+    found = measured("schedules", "--events", "20", "--seconds", "0.3", "--store", "sqlite", "--folder", str(tmp_path))
+
+    assert found["cpu_percent"] > 0
+    assert found["added_cpu_percent"] >= 0
+    assert found["goals"][0]["figure"] == "added_cpu_percent"
+
+
 def test_growth_tells_a_row_for_each_variation(tmp_path: Path) -> None:
     found = measured("growth", "--events", "100", "--store", "sqlite", "--folder", str(tmp_path))
 

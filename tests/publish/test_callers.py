@@ -375,9 +375,9 @@ async def test_a_synchronous_door_refuses_what_must_be_awaited(make: Make, app: 
 async def test_something_that_is_no_connection_is_named(wrong: Any) -> None:
     app = Redrive("sqlite:///:memory:")
 
-    with pytest.raises(ConfigurationError, match=r"cannot publish through a .*: known are sqlite3, aiosqlite"):
+    with pytest.raises(ConfigurationError, match=r"cannot write through a .*: known are sqlite3, aiosqlite"):
         await app.publish_in(wrong, "t")
-    with pytest.raises(ConfigurationError, match="cannot publish through a"):
+    with pytest.raises(ConfigurationError, match="cannot write through a"):
         app.publish_in_sync(wrong, "t")
 
 

@@ -617,3 +617,38 @@ async def test_events_of_a_key_and_a_generation_come_through_an_outage_in_order(
 
         assert shipped == [0, 1, 2]
         h.assert_nothing_pending()
+
+
+# --- schedules ---
+
+
+async def test_schedules_tick_at_their_own_time_while_time_passes() -> None:
+    app = Redrive("sqlite:////nowhere/at/all/shop.db")
+    app.schedules.add("nightly", "report.due", {"of": "sales"}, cron="0 3 * * *", tz="Europe/Berlin")
+    at: list[datetime] = []
+
+    @app.handler("report.due")
+    async def report(payload: dict[str, Any]) -> None:
+        at.append(app.clock.now())
+
+    async with Harness(app, start=datetime(2030, 3, 29, 12, tzinfo=UTC)) as h:
+        ran = await h.advance("3d")  # the clocks go forward on the 31st
+
+        assert ran.delivered == 3
+        assert at == [datetime(2030, 3, day, hour, tzinfo=UTC) for day, hour in ((30, 2), (31, 1))] + [
+            datetime(2030, 4, 1, 1, tzinfo=UTC)
+        ]
+        h.assert_published("report.due", times=3, payload={"of": "sales"})
+        h.assert_nothing_pending()
+
+
+async def test_a_schedule_that_is_set_in_a_harness_is_gone_after_it() -> None:
+    app = Redrive("sqlite:////nowhere/at/all/shop.db")
+    async with Harness(app) as h:
+        await app.schedules.set("s", "report.due", every="1h", by="ann", reason="test")
+        await h.advance("2h")
+        assert len(await h.events("report.due")) == 2
+
+    async with Harness(app) as h:
+        await h.advance("2h")
+        assert await h.events() == []

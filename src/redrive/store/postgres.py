@@ -496,6 +496,10 @@ class PostgresStore:
             )
         return [dict(row) for row in rows]
 
+    async def write(self, verb: str, **values: Any) -> list[dict[str, Any]]:
+        """Run one of our statements that writes, in a transaction of its own."""
+        return await self.ask(verb, **values)
+
     async def event(self, event_id: UUID) -> Event | None:
         text = _sql("event").numbered.format(columns=", ".join(EVENT_COLUMNS))
         with translating(self._place):

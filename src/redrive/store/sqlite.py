@@ -509,6 +509,10 @@ class SqliteStore:
         now = to_micros(self.clock.now())
         return await self._read(lambda connection: run_verb(connection, now, verb, clauses, values))  # type: ignore[no-any-return]
 
+    async def write(self, verb: str, **values: Any) -> list[dict[str, Any]]:
+        """Run one of our statements that writes, in a transaction of its own."""
+        return list(await self.writer.do(lambda connection, now: run_verb(connection, now, verb, (), values)))
+
     async def event(self, event_id: UUID) -> Event | None:
         def job(connection: sqlite3.Connection) -> Event | None:
             with suppress(EventNotFound):

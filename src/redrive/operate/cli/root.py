@@ -20,6 +20,8 @@ from redrive.operate.cli import (
     publish,
     redrives,
     repair,
+    reservations,
+    schedules,
     setup,
     work,
 )
@@ -81,6 +83,8 @@ app.command("resume", rich_help_panel=_RUN)(deps.resume)
 app.command("attention", rich_help_panel=_LOOK)(attention.attention)
 app.add_typer(events.app, name="events", rich_help_panel=_LOOK)
 app.add_typer(deps.app, name="deps", rich_help_panel=_LOOK)
+app.add_typer(schedules.app, name="schedules", rich_help_panel=_LOOK)
+app.add_typer(reservations.app, name="reservations", rich_help_panel=_LOOK)
 
 app.add_typer(dlq.app, name="dlq", rich_help_panel=_AFTER)
 app.add_typer(groups.app, name="groups", rich_help_panel=_AFTER)

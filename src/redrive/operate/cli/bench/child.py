@@ -28,6 +28,7 @@ import structlog
 from redrive import group
 from redrive.app import Redrive
 from redrive.context import Context
+from redrive.errors import Taken
 from redrive.operate import views
 from redrive.operate.cli.bench import raw
 from redrive.operate.cli.bench.place import TYPE
@@ -161,12 +162,15 @@ async def raw_publish(
     return {"count": number, "began": began, "ended": time.monotonic()}
 
 
-async def idle(go: Callable[[], None], *, url: str, seconds: float) -> Result:
-    """Run a worker that has nothing to do, and count what it uses once it has settled down."""
+async def idle(go: Callable[[], None], *, url: str, seconds: float, schedules: int = 0, every: float = 0.0) -> Result:
+    """Run a worker that has nothing to do but what schedules bring; count what it uses once it has settled down."""
     app = Redrive(url)
     app.handler(TYPE)(raw.noop)
+    for n in range(schedules):  # spread evenly
+        app.schedules.add(f"schedule-{n}", TYPE, {"n": n}, every=every, offset=every * n / schedules)
     async with app:
         worker = app.worker()
+        await app.schedules.declare(app.store, "bench")
         go()
         running = asyncio.create_task(worker.run())
         await asyncio.sleep(min(2.0, seconds))
@@ -176,6 +180,32 @@ async def idle(go: Callable[[], None], *, url: str, seconds: float) -> Result:
         worker.stop()
         await running
     return {"count": 0, "began": began, "ended": ended, "used": used}
+
+
+async def reserve(
+    go: Callable[[], None], *, url: str, takes: int, resources: int, owner: str, at_once: int, release: bool
+) -> Result:
+    """Take resources one after the other, several at once; give each back, or keep what was won."""
+    won: list[str] = []
+    rest = iter(range(takes))
+    async with Redrive(url) as app:
+        await app.reservations.ls()
+        go()
+        began = time.monotonic()
+
+        async def contend() -> None:
+            for n in rest:
+                try:
+                    held = await app.reservations.take(f"{n % resources}", owner=owner, ttl="1h")
+                except Taken:
+                    continue
+                won.append(held.resource)
+                if release:
+                    await held.release()
+
+        await asyncio.gather(*(contend() for _ in range(at_once)))
+        ended = time.monotonic()
+    return {"count": takes, "began": began, "ended": ended, "won": won}
 
 
 async def pick_up(
@@ -357,6 +387,7 @@ JOBS: Final[dict[str, Job]] = {
     "publish": publish,
     "raw_publish": raw_publish,
     "idle": idle,
+    "reserve": reserve,
     "pick_up": pick_up,
     "publish_spaced": publish_spaced,
     "publish_flow": publish_flow,

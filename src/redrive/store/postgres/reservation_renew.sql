@@ -1,0 +1,6 @@
+-- Reservation renew: only by the current token, and only before it has run out.
+update redrive.reservation r
+set renewed_at = m.now, until = m.now + make_interval(secs => :ttl::float8)
+from (select coalesce(:now::timestamptz, clock_timestamp()) as now) m
+where r.resource = :resource::text and r.token = :token::bigint and r.released_at is null and r.until > m.now
+returning r.until

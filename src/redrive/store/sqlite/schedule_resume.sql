@@ -1,0 +1,4 @@
+-- Schedule resume: go on with the next tick from now; those of the pause are not made up for.
+update redrive_schedule set paused_at = null, paused_by = null, next_at = :next_at
+where name = :name and paused_at is not null and digest = :digest
+returning name

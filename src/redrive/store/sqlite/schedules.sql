@@ -1,0 +1,5 @@
+-- Schedules: all of them, by name.
+select name, type, payload, options, cron, every_seconds, offset_seconds, time_zone, catch_up, next_at, last_at,
+       event_count, missed_count, paused_at, paused_by, digest, created_at, changed_at, changed_by
+from redrive_schedule
+order by name
