@@ -27,6 +27,7 @@ from redrive.payload import Limits, check_text, check_whole, encode
 from redrive.policy import RetryPolicy
 from redrive.publish import NAME_LIMIT, new_events
 from redrive.rate import Rate
+from redrive.reconcile import Reconcilers
 from redrive.redrive import Plan, Redriving, Release
 from redrive.replay import check_actor, check_reason
 from redrive.retention import Retention
@@ -91,6 +92,7 @@ class Redrive:
         self._opening: asyncio.Lock | None = None
         self._portal: _Portal | None = None
         self._portal_lock = threading.Lock()
+        self.reconcilers = Reconcilers(self._ready, self.new_events, self.limits, self.rules, self._register)
 
     # Handlers
 
@@ -173,6 +175,11 @@ class Redrive:
             return function
 
         return register
+
+    def _register(self, handler: Handler) -> None:
+        """Take a handler that another part of the app has made."""
+        self._handlers[handler.target] = handler
+        self.route(handler.type, handler.target)
 
     def compensation(
         self,

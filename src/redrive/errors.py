@@ -30,6 +30,7 @@ __all__ = [
     "SelectionError",
     "PayloadRefused",
     "PayloadInvalid",
+    "NotComparable",
     # why an attempt was ended from outside
     "AttemptStopped",
     "TimedOut",
@@ -155,6 +156,10 @@ class PayloadRefused(RedriveError, ValueError):
 
 class PayloadInvalid(RedriveError, ValueError):
     """A stored payload does not fit the type its handler asks for."""
+
+
+class NotComparable(RedriveError, ValueError):
+    """A side of a reconciler has a key twice, or something that cannot be compared; nothing was changed."""
 
 
 # --- why an attempt was ended from outside ---

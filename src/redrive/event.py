@@ -79,6 +79,8 @@ TRAIL_KINDS: Final = (
     "imported",
     "policy-set",
     "policy-cleared",
+    "reconcile-requested",
+    "finding-ignored",
 )
 
 
