@@ -30,7 +30,7 @@ from redrive.classify import Rule
 from redrive.deliver import Handler, handler_from
 from redrive.dependency import check_needs
 from redrive.duration import span
-from redrive.errors import ConfigurationError, LeaseLost, NotComparable, Refused, StoreUnavailable
+from redrive.errors import ConfigurationError, LeaseLost, Refused, StoreUnavailable
 from redrive.event import NewEvent, Published
 from redrive.finding import Begun, Finding, Run, Standing, Tally
 from redrive.logs import log

@@ -28,6 +28,18 @@ _CACHE_KIB: Final = 65_536
 _PAGE: Final = 1_000
 _SHOWN: Final = 80
 
+_INSERT: Final[dict[Side, str]] = {
+    "desired": "insert into desired values (?, ?)",
+    "actual": "insert into actual values (?, ?)",
+}
+_THERE: Final[dict[Side, str]] = {
+    "desired": "select 1 from desired where key = ?",
+    "actual": "select 1 from actual where key = ?",
+}
+_COMPARED: Final = """
+    select (select count(*) from desired)
+         + (select count(*) from actual a where not exists (select 1 from desired d where d.key = a.key))
+"""
 _DIFFERENCES: Final = """
     select d.key, d.value, a.value, a.key is not null
     from desired d left join actual a on a.key = d.key
@@ -82,7 +94,7 @@ class Spool:
         rows = [self._row(side, pair) for pair in pairs]
         self._database.execute("begin")
         try:
-            self._database.executemany(f"insert into {side} values (?, ?)", rows)
+            self._database.executemany(_INSERT[side], rows)
         except sqlite3.IntegrityError:
             self._database.execute("rollback")
             raise NotComparable(
@@ -103,17 +115,15 @@ class Spool:
 
     def _twice(self, side: Side, rows: list[tuple[str, str]]) -> str:
         seen: set[str] = set()
-        there = f"select 1 from {side} where key = ?"
         for key, _ in rows:
-            if key in seen or self._database.execute(there, (key,)).fetchone():
+            if key in seen or self._database.execute(_THERE[side], (key,)).fetchone():
                 return key
             seen.add(key)
         return "?"
 
     def compared(self) -> int:
         """Count the keys of both sides."""
-        extra = "select count(*) from actual a where not exists (select 1 from desired d where d.key = a.key)"
-        (count,) = self._database.execute(f"select (select count(*) from desired) + ({extra})").fetchone()
+        (count,) = self._database.execute(_COMPARED).fetchone()
         return int(count)
 
     def differences(self) -> Iterator[list[Difference]]:

@@ -243,7 +243,7 @@ async def test_an_error_of_a_side_has_attempts_and_ends_as_a_dead_letter_that_pe
     assert (run.state, run.error) == ("failed", "RuntimeError: the warehouse says no")
     (standing,) = [each for each in await app.reconcilers.standing() if each.name == "carts"]
     assert (standing.state, standing.error) == ("failed", run.error)
-    assert [entry.kind for entry in await app.trail(asked.id)][0] == "reconcile-requested"
+    assert next(iter(await app.trail(asked.id))).kind == "reconcile-requested"
 
 
 async def test_a_replayed_run_goes_on_with_its_row(app: Redrive) -> None:
