@@ -32,6 +32,7 @@ from redrive.redrive import Plan, Redriving, Release
 from redrive.replay import check_actor, check_reason
 from redrive.retention import Retention
 from redrive.selection import dead_letters, parse
+from redrive.selfcheck import SelfCheck
 from redrive.shadow import Shadow, shadow
 from redrive.steps import COMPENSATE_ON, DEFAULT_COMPENSATE_ON, StepRecord, steps_of
 from redrive.store import listing
@@ -427,7 +428,7 @@ class Redrive:
 
     def _duties(self) -> list[Duty]:
         """List what workers of this app do beside what every worker does."""
-        return []
+        return [Duty("selfcheck", SelfCheck(self._ready).act)]
 
     async def _ready(self) -> Store:
         await self.open()

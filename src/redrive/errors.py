@@ -26,6 +26,7 @@ __all__ = [
     "StepMisused",
     "StepPending",
     "EventNotFound",
+    "FindingNotFound",
     "Refused",
     "SelectionError",
     "PayloadRefused",
@@ -108,6 +109,10 @@ class StepPending(RedriveError):
 
 class EventNotFound(RedriveError, LookupError):
     """No event has this id."""
+
+
+class FindingNotFound(RedriveError, LookupError):
+    """No finding, and no run of a reconciler, has this id."""
 
 
 class Refused(RedriveError):

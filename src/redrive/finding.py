@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from redrive.errors import LeaseLost, Refused
+from redrive.errors import FindingNotFound, LeaseLost, Refused
 from redrive.instant import from_micros, iso
 from redrive.spool import Difference
 from redrive.store.base import Store, Transaction
@@ -229,7 +229,7 @@ async def run_of(store: Store, run_id: str) -> Run:
     """Find a run by its id or a beginning of it."""
     rows = await store.ask("reconcile_runs", name=None, id=_beginning(run_id), limit=2)
     if not rows:
-        raise Refused(f"there is no run {run_id}: `redrive reconcile runs` lists them")
+        raise FindingNotFound(f"there is no run {run_id}: `redrive reconcile runs` lists them")
     if len(rows) > 1:
         raise Refused(f"{run_id!r} is the beginning of several runs: give more of it")
     return _run(rows[0])
@@ -256,7 +256,7 @@ async def finding_of(store: Store, finding_id: str) -> Finding:
         "findings", name=None, state=None, run=None, id=_beginning(finding_id), recurring=False, limit=2
     )
     if not rows:
-        raise Refused(f"there is no finding {finding_id}: `redrive reconcile findings` lists them")
+        raise FindingNotFound(f"there is no finding {finding_id}: `redrive reconcile findings` lists them")
     if len(rows) > 1:
         raise Refused(f"{finding_id!r} is the beginning of several findings: give more of it")
     return _finding(rows[0])

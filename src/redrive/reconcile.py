@@ -1,6 +1,6 @@
 """Reconcile: compare what should be with what is, and bring the difference to an end.
 
-    run        an event of its own: reads `desired` and `actual`, so that their errors have attempts, backoff, a dead letter
+    run        an event of its own: reads `desired` and `actual`; their errors have attempts and a dead letter
     finding    one row a key that differs, written down together with ...
     converge   ... one event for that key, which calls `converge`; while it is under way there is no second one
 
@@ -47,7 +47,9 @@ OWN: Final = "redrive:"
 """How the names of the engine's own reconcilers begin."""
 
 _RUN: Final = "redrive.reconcile."
+_TO_RUN: Final = "reconcile:"
 _CONVERGE: Final = "redrive.converge."
+_TO_CONVERGE: Final = "converge:"
 _VALUES: Final = 3  # key, desired, actual
 
 
@@ -71,7 +73,7 @@ class Reconciler:
 
     @property
     def run_target(self) -> str:
-        return f"reconcile:{self.name}"
+        return _TO_RUN + self.name
 
     @property
     def converge_type(self) -> str:
@@ -79,7 +81,7 @@ class Reconciler:
 
     @property
     def converge_target(self) -> str:
-        return f"converge:{self.name}"
+        return _TO_CONVERGE + self.name
 
 
 class Reconcilers:
@@ -180,14 +182,21 @@ class Reconcilers:
 
         ``dry_run``: only say what differs. With a name in ``by`` the request is on the trail.
         """
-        this = self._get(name)
+        return await self.ask(name, queue=self._get(name).queue, dry_run=dry_run, by=by)
+
+    async def ask(
+        self, name: str, *, queue: str = "default", dry_run: bool = False, by: str | None = None
+    ) -> Published:
+        """Ask for a run of a reconciler that another process may have: ``run`` for one that is not known here."""
         store = await self._ready()
         who = None if by is None else check_actor(by, "run")
-        key = this.run_target + (":dry" if dry_run else "")
+        target = _TO_RUN + name
         payload = {"dry_run": dry_run, "by": who or "app"}
-        events = self._new_events(this.run_type, payload, subject=name, retry_key=key, queue=this.queue)
+        key = target + (":dry" if dry_run else "")
+        (event,) = self._new_events(_RUN + name, payload, subject=name, retry_key=key, queue=queue)
+        event.target = target
         async with store.transaction() as tx:
-            (published,) = await tx.publish(events)
+            (published,) = await tx.publish([event])
             if who is not None:
                 facts = {"reconciler": name, "dry_run": dry_run, "created": published.created}
                 await tx.note("reconcile-requested", who, facts, published.id)

@@ -15,7 +15,7 @@ from redrive import Redrive, RetryPolicy
 from redrive.store.postgres import PostgresTransaction
 from redrive.store.sqlite import SqliteTransaction
 
-KEYS = 3_500
+KEYS = 2_500
 POINTS = {
     # the verb after whose nth call the process ends; its transaction is not committed by then
     "second chunk not committed": ("findings_answered", 2),
@@ -31,7 +31,8 @@ def arm(point: str) -> None:
         return
     verb, left = POINTS[point]
     calls = 0
-    for kind in (SqliteTransaction, PostgresTransaction):
+    kinds: tuple[Any, ...] = (SqliteTransaction, PostgresTransaction)
+    for kind in kinds:
         whole = kind.run
 
         async def run(self: Any, verb_: str, /, *arguments: Any, _whole: Any = whole, **values: Any) -> Any:
@@ -42,7 +43,7 @@ def arm(point: str) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             return result
 
-        kind.run = run  # type: ignore[method-assign]
+        kind.run = run
 
 
 def shop(url: str) -> Redrive:
@@ -52,9 +53,7 @@ def shop(url: str) -> Redrive:
     async def converge(key: str, desired: Any, actual: Any) -> None:
         """Do nothing."""
 
-    app.reconcilers.add(
-        "carts", desired=lambda: {f"{n:05d}": n for n in range(KEYS)}, actual=dict, converge=converge
-    )
+    app.reconcilers.add("carts", desired=lambda: {f"{n:05d}": n for n in range(KEYS)}, actual=dict, converge=converge)
     return app
 
 

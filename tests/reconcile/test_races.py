@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from redrive import EventFilter, LeaseLost, Redrive, Status
+from redrive import EventFilter, LeaseLost, Redrive, Status, finding
 from tests.reconcile.crashing import KEYS, POINTS, shop
 from tests.reconcile.helpers import Carts
 from tests.worker.conftest import until, working
@@ -34,6 +34,7 @@ async def events_of_keys(app: Redrive) -> Counter[str | None]:
 async def test_a_run_that_is_killed_is_done_again_without_a_second_event_or_finding(store_url: str, point: str) -> None:
     app = shop(store_url)
     async with app:
+        await app.hold("redrive.converge.*", by="ada", reason="they shall be counted")
         asked = await app.reconcilers.run("carts")
         dying = process(store_url, point)
         assert await asyncio.to_thread(dying.wait, 60) == KILLED
@@ -47,11 +48,7 @@ async def test_a_run_that_is_killed_is_done_again_without_a_second_event_or_find
         assert len(findings) == KEYS
         assert {each.seen_count for each in findings} == {1}
         seen = await events_of_keys(app)
-        assert len(seen) == KEYS
-        # What the first attempt had published may have been delivered before the second attempt saw it again.
-        assert max(seen.values()) <= 2
-        live = Counter(event.retry_key for event in await app.events(EventFilter(status=Status.PENDING, limit=100_000)))
-        assert max(live.values(), default=0) <= 1
+        assert (len(seen), set(seen.values())) == (KEYS, {1})
 
 
 async def _is(app: Redrive, event_id: Any, status: Status) -> bool:
@@ -68,8 +65,7 @@ async def test_processes_that_run_at_once_make_one_event_and_one_finding_for_a_k
         assert [await asyncio.to_thread(each.wait, 60) for each in others] == [0, 0]
 
         seen = await events_of_keys(app)
-        assert len(seen) == KEYS
-        assert set(seen.values()) == {1}
+        assert (len(seen), set(seen.values())) == (KEYS, {1})
         findings = await app.reconcilers.findings("carts", limit=100_000)
         assert (len(findings), {each.state for each in findings}) == (KEYS, {"open"})
         runs = await app.reconcilers.runs("carts")
@@ -99,8 +95,6 @@ async def test_a_run_that_has_lost_its_lease_writes_nothing_more(app: Redrive) -
 
 
 async def test_a_zombie_cannot_record(app: Redrive) -> None:
-    from redrive import finding
-
     Carts({"a": 1}).add_to(app)
     asked = await app.reconcilers.run("carts")
     run = await finding.begin(app.store, asked.id, "carts", by="late", event_id=asked.id, fence=99)
@@ -135,8 +129,7 @@ async def test_an_old_run_does_not_heal_what_a_newer_one_has_seen(app: Redrive) 
 
     assert (await old).healed == 0
 
-    (finding_,) = await app.reconcilers.findings("carts")
-    assert finding_.state == "open"
+    assert [each.state for each in await app.reconcilers.findings("carts")] == ["open"]
 
 
 async def test_a_run_that_takes_too_long_is_a_failure_of_the_run(app: Redrive) -> None:
