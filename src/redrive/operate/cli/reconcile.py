@@ -113,8 +113,8 @@ async def _ask(url: str, name: str, queue: str, by: str, *, dry_run: bool, wait:
         served = any(f"reconcile:{name}" in each.targets for each in await views.live_workers(opened))
         if not served and name not in {each.name for each in await opened.reconcilers.standing()}:
             raise NothingMatched(
-                f"no worker has a reconciler {name!r}, and none ever ran: start one (`redrive worker APP`), or name the "
-                "app with --app"
+                f"no worker has a reconciler {name!r}, and it never ran here: start one (`redrive worker APP`), "
+                "or name the app with --app"
             )
         asked = await opened.reconcilers.ask(name, queue=queue, dry_run=dry_run, by=by)
         say(f"✓ run {asked.id} asked for" if asked.created else f"✓ run {asked.id} is asked for already")
