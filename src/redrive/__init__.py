@@ -18,6 +18,7 @@ from redrive.errors import (
     EventNotFound,
     HandlerError,
     LeaseLost,
+    NotComparable,
     PayloadInvalid,
     PayloadRefused,
     PolicyViolation,
@@ -30,12 +31,14 @@ from redrive.errors import (
     TerminalHandlerError,
 )
 from redrive.event import ErrorClass, Event, FailureCycle, Priority, Published, Status, TrailEntry
+from redrive.finding import Finding, ReconcileRun
 from redrive.group import Group
 from redrive.inbox import Work
 from redrive.ordering import HeldKey
 from redrive.override import Override
 from redrive.payload import Limits
 from redrive.policy import RetryPolicy
+from redrive.reconcile import Reconcilers
 from redrive.redrive import Plan, Redriving, Release
 from redrive.retention import Retention
 from redrive.steps import Step, StepRecord
@@ -79,6 +82,10 @@ __all__ = [
     "Group",
     "HeldKey",
     "Dependency",
+    # what should be, and what is
+    "Reconcilers",
+    "ReconcileRun",
+    "Finding",
     # looking
     "Event",
     "EventFilter",
@@ -97,4 +104,5 @@ __all__ = [
     "Refused",
     "PayloadRefused",
     "PayloadInvalid",
+    "NotComparable",
 ]

@@ -36,7 +36,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ReconcileRun:
     """One comparison of both sides."""
 
     id: UUID
@@ -220,12 +220,12 @@ async def reconcilers(store: Store) -> list[Standing]:
     return [_standing(row) for row in await store.ask("reconcilers")]
 
 
-async def runs(store: Store, *, name: str | None = None, limit: int = 50) -> list[Run]:
+async def runs(store: Store, *, name: str | None = None, limit: int = 50) -> list[ReconcileRun]:
     """List runs, the latest first."""
     return [_run(row) for row in await store.ask("reconcile_runs", name=name, id=None, limit=limit)]
 
 
-async def run_of(store: Store, run_id: str) -> Run:
+async def run_of(store: Store, run_id: str) -> ReconcileRun:
     """Find a run by its id or a beginning of it."""
     rows = await store.ask("reconcile_runs", name=None, id=_beginning(run_id), limit=2)
     if not rows:
@@ -236,12 +236,16 @@ async def run_of(store: Store, run_id: str) -> Run:
 
 
 async def findings(
-    store: Store, *, name: str | None = None, state: str | None = "open", run_id: UUID | None = None,
-    recurring: bool = False, limit: int = 100,
-) -> list[Finding]:  # fmt: skip
-    """List findings, the latest first. ``recurring``: those that keep coming back, or stay whatever is done."""
-    rows = await store.ask("findings", name=name, state=state, run=run_id, id=None, recurring=recurring, limit=limit)
+    store: Store, *, name: str | None = None, state: str | None = "open", run_id: UUID | None = None, limit: int = 100
+) -> list[Finding]:
+    """List findings, the latest first."""
+    rows = await store.ask("findings", name=name, state=state, run=run_id, id=None, limit=limit)
     return [_finding(row) for row in rows]
+
+
+async def recurring(store: Store, *, name: str | None = None, limit: int = 100) -> list[Finding]:
+    """List the open findings that keep coming back, or stay whatever is done: a person must look."""
+    return [_finding(row) for row in await store.ask("findings_recurring", name=name, limit=limit)]
 
 
 async def row_of(store: Store, finding_id: UUID) -> dict[str, Any] | None:
@@ -252,9 +256,7 @@ async def row_of(store: Store, finding_id: UUID) -> dict[str, Any] | None:
 
 async def finding_of(store: Store, finding_id: str) -> Finding:
     """Find a finding by its id or a beginning of it."""
-    rows = await store.ask(
-        "findings", name=None, state=None, run=None, id=_beginning(finding_id), recurring=False, limit=2
-    )
+    rows = await store.ask("findings", name=None, state=None, run=None, id=_beginning(finding_id), limit=2)
     if not rows:
         raise FindingNotFound(f"there is no finding {finding_id}: `redrive reconcile findings` lists them")
     if len(rows) > 1:
@@ -281,10 +283,10 @@ def _beginning(text: str) -> str:
     return "".join(each for each in text.lower() if each in "0123456789abcdef-") or "-"
 
 
-def _run(row: Mapping[str, Any]) -> Run:
+def _run(row: Mapping[str, Any]) -> ReconcileRun:
     found = tuple(Found(**each) for each in json.loads(row["sample"]))
     values = {name: value for name, value in _read(row).items() if name != "sample"}
-    return Run(**{**values, "dry_run": bool(row["dry_run"]), "found": found})
+    return ReconcileRun(**{**values, "dry_run": bool(row["dry_run"]), "found": found})
 
 
 def _finding(row: Mapping[str, Any]) -> Finding:

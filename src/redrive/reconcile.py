@@ -32,7 +32,7 @@ from redrive.dependency import check_needs
 from redrive.duration import span
 from redrive.errors import ConfigurationError, LeaseLost, Refused, StoreUnavailable
 from redrive.event import NewEvent, Published
-from redrive.finding import Begun, Finding, Run, Standing, Tally
+from redrive.finding import Begun, Finding, ReconcileRun, Standing, Tally
 from redrive.logs import log
 from redrive.payload import Decoder, Limits, check_text
 from redrive.policy import RetryPolicy
@@ -202,7 +202,7 @@ class Reconcilers:
                 await tx.note("reconcile-requested", who, facts, published.id)
         return published
 
-    async def run_here(self, name: str, *, dry_run: bool = False, by: str | None = None) -> Run:
+    async def run_here(self, name: str, *, dry_run: bool = False, by: str | None = None) -> ReconcileRun:
         """Run at once, in this process, and return what was found. Converging is left to the workers."""
         this = self._get(name)
         store = await self._ready()
@@ -317,25 +317,23 @@ class Reconcilers:
         """List the reconcilers that were ever at work on this database, the engine's own among them."""
         return await finding.reconcilers(await self._ready())
 
-    async def runs(self, name: str | None = None, *, limit: int = 50) -> list[Run]:
+    async def runs(self, name: str | None = None, *, limit: int = 50) -> list[ReconcileRun]:
         """List runs, the latest first."""
         return await finding.runs(await self._ready(), name=name, limit=limit)
 
-    async def get_run(self, run_id: UUID | str) -> Run:
+    async def get_run(self, run_id: UUID | str) -> ReconcileRun:
         """Read one run, by its id or a beginning of it."""
         return await finding.run_of(await self._ready(), str(run_id))
 
     async def findings(
-        self, name: str | None = None, *, state: str | None = "open", run_id: UUID | None = None,
-        recurring: bool = False, limit: int = 100,
-    ) -> list[Finding]:  # fmt: skip
-        """List findings, the latest first: open ones, or those of another state (``None``: all), or of a run.
+        self, name: str | None = None, *, state: str | None = "open", run_id: UUID | None = None, limit: int = 100
+    ) -> list[Finding]:
+        """List findings, the latest first: open ones, or those of another state (``None``: all), or of a run."""
+        return await finding.findings(await self._ready(), name=name, state=state, run_id=run_id, limit=limit)
 
-        ``recurring``: those that have come back three times, or that five runs have seen.
-        """
-        return await finding.findings(
-            await self._ready(), name=name, state=state, run_id=run_id, recurring=recurring, limit=limit
-        )
+    async def recurring(self, name: str | None = None, *, limit: int = 100) -> list[Finding]:
+        """List open findings that have come back three times, or that five runs have seen: a person must look."""
+        return await finding.recurring(await self._ready(), name=name, limit=limit)
 
     async def ignore(self, finding_id: UUID | str, *, by: str, reason: str) -> Finding:
         """Say that a difference may stay. When it is gone and comes back, it is a finding again."""

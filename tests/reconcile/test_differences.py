@@ -66,10 +66,10 @@ async def test_what_comes_back_is_the_same_finding_and_counts_it(app: Redrive) -
     (finding,) = await app.reconcilers.findings("carts", state=None)
     assert (finding.state, finding.returned_count, finding.seen_count) == ("healed", 3, 4)
     assert len(carts.done) == 4
-    assert await app.reconcilers.findings(recurring=True) == []
+    assert await app.reconcilers.recurring() == []
     carts.actual.clear()
     await app.reconcilers.run_here("carts")
-    assert [each.key for each in await app.reconcilers.findings(recurring=True)] == ["a"]
+    assert [each.key for each in await app.reconcilers.recurring()] == ["a"]
 
 
 @pytest.mark.req("W7")

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from redrive.app import Redrive
 from redrive.event import LIVE
-from redrive.finding import Finding, Found, Run, Standing
+from redrive.finding import Finding, Found, ReconcileRun, Standing
 from redrive.operate import views
 from redrive.operate.cli import show
 from redrive.operate.cli.outcome import Code, NothingMatched, say
@@ -99,7 +99,7 @@ def run_one(
         raise typer.Exit(Code.ERROR)
 
 
-async def _here(place: Redrive, name: str, by: str, *, dry_run: bool) -> tuple[Run, datetime]:
+async def _here(place: Redrive, name: str, by: str, *, dry_run: bool) -> tuple[ReconcileRun, datetime]:
     if name not in set(place.reconcilers):
         known = ", ".join(sorted(place.reconcilers)) or "none"
         raise NothingMatched(f"the app has no reconciler {name!r}: there is {known}")
@@ -108,7 +108,9 @@ async def _here(place: Redrive, name: str, by: str, *, dry_run: bool) -> tuple[R
             return await opened.reconcilers.run_here(name, dry_run=dry_run, by=by), opened.clock.now()
 
 
-async def _ask(url: str, name: str, queue: str, by: str, *, dry_run: bool, wait: bool) -> tuple[Run, datetime] | None:
+async def _ask(
+    url: str, name: str, queue: str, by: str, *, dry_run: bool, wait: bool
+) -> tuple[ReconcileRun, datetime] | None:
     async with existing(url) as opened:
         served = any(f"reconcile:{name}" in each.targets for each in await views.live_workers(opened))
         if not served and name not in {each.name for each in await opened.reconcilers.standing()}:
@@ -128,7 +130,7 @@ async def _ask(url: str, name: str, queue: str, by: str, *, dry_run: bool, wait:
         return await opened.reconcilers.get_run(asked.id), opened.clock.now()
 
 
-def _run_sheet(each: Run, now: datetime) -> RenderableType:
+def _run_sheet(each: ReconcileRun, now: datetime) -> RenderableType:
     sheet = show.facts_sheet(_run_facts(each, now))
     if not each.found:
         return sheet
@@ -139,7 +141,7 @@ def _run_sheet(each: Run, now: datetime) -> RenderableType:
     return Drawn(sheet, Text(""), drawn, *after)
 
 
-def _run_facts(each: Run, now: datetime) -> Iterable[tuple[str, str | Text | None]]:
+def _run_facts(each: ReconcileRun, now: datetime) -> Iterable[tuple[str, str | Text | None]]:
     yield "run", str(each.id)
     yield "reconciler", each.name + (", dry run" if each.dry_run else "")
     yield "state", _coloured(each.state)
@@ -212,12 +214,12 @@ def runs(
         show.put_line("No run is known.")
 
 
-async def _runs(url: str, name: str | None, limit: int) -> tuple[list[Run], datetime]:
+async def _runs(url: str, name: str | None, limit: int) -> tuple[list[ReconcileRun], datetime]:
     async with existing(url) as opened:
         return await opened.reconcilers.runs(name, limit=limit), opened.clock.now()
 
 
-def _runs_table(found: Sequence[Run], now: datetime) -> RenderableType:
+def _runs_table(found: Sequence[ReconcileRun], now: datetime) -> RenderableType:
     rows = [
         (
             str(each.id),
@@ -245,7 +247,7 @@ def show_one(
     show.single(found, output, lambda each: each.to_json(), lambda each: _run_sheet(each, now))
 
 
-async def _one(url: str, run_id: str) -> tuple[Run, datetime]:
+async def _one(url: str, run_id: str) -> tuple[ReconcileRun, datetime]:
     async with existing(url) as opened:
         return await opened.reconcilers.get_run(run_id), opened.clock.now()
 
@@ -273,7 +275,11 @@ async def _findings(
     url: str, name: str | None, state: str | None, limit: int, *, recurring: bool
 ) -> tuple[list[Finding], datetime]:
     async with existing(url) as opened:
-        found = await opened.reconcilers.findings(name, state=state, recurring=recurring, limit=limit)
+        found = (
+            await opened.reconcilers.recurring(name, limit=limit)
+            if recurring
+            else await opened.reconcilers.findings(name, state=state, limit=limit)
+        )
         return found, opened.clock.now()
 
 
