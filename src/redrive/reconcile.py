@@ -302,7 +302,7 @@ class Reconcilers:
             if this.look is None:
                 values = [None if text is None else read(text) for text, read in zip(sides, this.decoders, strict=True)]
             else:
-                values = list(await _called(ctx, this.look, row["key"]))
+                values = _both(this.name, await _called(ctx, this.look, row["key"]))
                 if same(*map(canonical, values)):
                     await finding.converged(store, [finding_id], agree=True)
                     return
@@ -402,6 +402,15 @@ async def _called(ctx: Any, function: Function, *arguments: Any) -> Any:
         return await function(*arguments)
     value = await ctx._in_thread(partial(function, *arguments))  # noqa: SLF001 - two parts of one engine
     return await value if inspect.isawaitable(value) else value
+
+
+def _both(name: str, given: Any) -> list[Any]:
+    """Read what ``look`` gave."""
+    try:
+        desired, actual = given
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"look of reconciler {name!r} must give a pair: desired, actual") from None
+    return [desired, actual]
 
 
 def _outcome(call: Function, arguments: tuple[Any, ...]) -> tuple[bool, Any]:

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 from pydantic import BaseModel
 
-from redrive import ConfigurationError, Context, EventFilter, Redrive, Refused, Status
+from redrive import ConfigurationError, Context, EventFilter, Redrive, Refused, RetryPolicy, Status
 from redrive.errors import NotComparable
 from tests.reconcile.helpers import Carts
 
@@ -282,6 +282,17 @@ async def test_look_spares_what_agrees_by_then(app: Redrive) -> None:
     assert carts.done == [("b", 3, None)]
     found = {each.key: each.state for each in await app.reconcilers.findings(state=None)}
     assert found == {"a": "healed", "b": "open"}
+
+
+async def test_a_look_that_gives_no_pair_is_an_error_that_says_so(sqlite_url: str) -> None:
+    async with Redrive(sqlite_url, retry=RetryPolicy(max_attempts=1)) as app:
+        carts = Carts({"a": 1}).add_to(app, look=lambda key: None)
+        await app.reconcilers.run_here("carts")
+        await app.worker().drain()
+        (dead,) = await app.events(EventFilter(status=Status.FAILED))
+
+    assert "look of reconciler 'carts' must give a pair: desired, actual" in str(dead.last_error)
+    assert carts.done == []
 
 
 @pytest.mark.req("W7")
