@@ -19,6 +19,7 @@ from redrive.errors import (
     EventNotFound,
     HandlerError,
     LeaseLost,
+    NotComparable,
     PayloadInvalid,
     PayloadRefused,
     PolicyViolation,
@@ -33,6 +34,7 @@ from redrive.errors import (
     TerminalHandlerError,
 )
 from redrive.event import ErrorClass, Event, FailureCycle, Priority, Published, Status, TrailEntry
+from redrive.finding import Finding, ReconcileRun
 from redrive.group import Group
 from redrive.inbox import Work
 from redrive.lock import Lock, Locks
@@ -40,6 +42,7 @@ from redrive.ordering import HeldKey
 from redrive.override import Override
 from redrive.payload import Limits
 from redrive.policy import RetryPolicy
+from redrive.reconcile import Reconcilers
 from redrive.redrive import Plan, Redriving, Release
 from redrive.reserve import Reservation, Reservations
 from redrive.retention import Retention
@@ -92,6 +95,10 @@ __all__ = [
     "Lock",
     "Schedules",
     "Schedule",
+    # what should be, and what is
+    "Reconcilers",
+    "ReconcileRun",
+    "Finding",
     # looking
     "Matter",
     "Urgency",
@@ -114,4 +121,5 @@ __all__ = [
     "ReservationLost",
     "PayloadRefused",
     "PayloadInvalid",
+    "NotComparable",
 ]

@@ -29,12 +29,14 @@ from redrive.payload import Limits, check_text, check_whole, encode
 from redrive.policy import RetryPolicy
 from redrive.publish import NAME_LIMIT, new_events
 from redrive.rate import Rate
+from redrive.reconcile import Reconcilers
 from redrive.redrive import Plan, Redriving, Release
 from redrive.replay import check_actor, check_reason
 from redrive.reserve import Reservations
 from redrive.retention import Retention
 from redrive.schedule import Schedules
 from redrive.selection import dead_letters, parse
+from redrive.selfcheck import SelfCheck
 from redrive.shadow import Shadow, shadow
 from redrive.steps import COMPENSATE_ON, DEFAULT_COMPENSATE_ON, StepRecord, steps_of
 from redrive.store import listing
@@ -99,6 +101,9 @@ class Redrive:
         self.schedules = Schedules(self._ready, self.new_events)
         self.reservations = Reservations(self._ready, lambda: self.clock, self._beside)
         self.locks = Locks(self._ready, self.reservations)
+        self.reconcilers = Reconcilers(
+            self._ready, self.new_events, self.limits, self.rules, self._register, self.schedules.add
+        )
 
     # Handlers
 
@@ -181,6 +186,11 @@ class Redrive:
             return function
 
         return register
+
+    def _register(self, handler: Handler) -> None:
+        """Take a handler that another part of the app has made."""
+        self._handlers[handler.target] = handler
+        self.route(handler.type, handler.target)
 
     def compensation(
         self,
@@ -432,7 +442,10 @@ class Redrive:
 
     def _duties(self) -> list[Duty]:
         """List what workers of this app do beside what every worker does."""
-        return [self.schedules.duty()]
+        return [
+            self.schedules.duty(),
+            Duty("selfcheck", SelfCheck(self._ready).act),
+        ]
 
     async def _ready(self) -> Store:
         await self.open()

@@ -472,6 +472,28 @@ def _outage(look: Look, each: Dependency, waiting: int) -> Matter:
     )  # fmt: skip
 
 
+# --- what drifts ---
+
+
+async def _findings(look: Look) -> list[Matter]:
+    """List differences that converging does not heal: they come back, or stay through run after run."""
+    rows = await look.store.ask("findings_recurring", name=None, limit=_LOOKED)
+    return _few(
+        [_finding(row) for row in rows], "finding", "differences keep coming back", "redrive reconcile findings"
+    )
+
+
+def _finding(row: Mapping[str, Any]) -> Matter:
+    name, key, returned, seen = row["name"], row["key"], row["returned_count"], row["seen_count"]
+    how = f"came back {returned} times after it was healed" if returned else f"is there since {seen} runs"
+    sentence = f"{_said(key)} of the reconciler {name} is {row['kind']}, and {how}: something undoes what it does."
+    return Matter(
+        "finding", f"{name}: {_said(key)}", Urgency.SOON, sentence,
+        _command("redrive", "reconcile", "ignore", str(row["id"]), "--reason") + f" {_WHY}",
+        _command("redrive", "reconcile", "findings", name), 1, since=_at(row["first_seen_at"]),
+    )  # fmt: skip
+
+
 SOURCES: Final[Mapping[str, Source]] = {
     "worker": _no_worker,
     "unserved": _unserved,
@@ -482,6 +504,7 @@ SOURCES: Final[Mapping[str, Source]] = {
     "hook": _hooks,
     "hold": _holds,
     "dependency": _dependencies,
+    "finding": _findings,
 }
 """Every kind of matter, and who finds them; the order is that of the list."""
 

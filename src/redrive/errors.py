@@ -27,12 +27,14 @@ __all__ = [
     "StepMisused",
     "StepPending",
     "EventNotFound",
+    "FindingNotFound",
     "Refused",
     "Taken",
     "ReservationLost",
     "SelectionError",
     "PayloadRefused",
     "PayloadInvalid",
+    "NotComparable",
     # why an attempt was ended from outside
     "AttemptStopped",
     "TimedOut",
@@ -112,6 +114,10 @@ class EventNotFound(RedriveError, LookupError):
     """No event has this id."""
 
 
+class FindingNotFound(RedriveError, LookupError):
+    """No finding, and no run of a reconciler, has this id."""
+
+
 class Refused(RedriveError):
     """The event's state does not allow this."""
 
@@ -173,6 +179,10 @@ class PayloadRefused(RedriveError, ValueError):
 
 class PayloadInvalid(RedriveError, ValueError):
     """A stored payload does not fit the type its handler asks for."""
+
+
+class NotComparable(RedriveError, ValueError):
+    """A side of a reconciler has a key twice, or something that cannot be compared; nothing was changed."""
 
 
 # --- why an attempt was ended from outside ---

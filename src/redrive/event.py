@@ -85,6 +85,8 @@ TRAIL_KINDS: Final = (
     "schedule-removed",
     "schedule-run",
     "reservation-released",
+    "reconcile-requested",
+    "finding-ignored",
 )
 
 

@@ -61,13 +61,16 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 _encoder = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=to_jsonable_python
 ).encode
+_sorting_encoder = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=to_jsonable_python, sort_keys=True
+).encode
 
 
-def encode(value: Any, limits: Limits = DEFAULT_LIMITS, what: str = "payload") -> str:
-    """Return the value as compact JSON text, or refuse it."""
+def encode(value: Any, limits: Limits = DEFAULT_LIMITS, what: str = "payload", *, in_order: bool = False) -> str:
+    """Return the value as compact JSON text, or refuse it; ``in_order``: the fields of objects by their names."""
     try:
         opaque = _look(value, limits.max_depth)
-        text = _encoder(value)
+        text = _sorting_encoder(value) if in_order else _encoder(value)
         size = len(text) if text.isascii() else len(text.encode())
     except (_Odd, ValueError, TypeError, RecursionError) as error:
         raise _culprit(value, limits, what) or _not_json(what, error) from error

@@ -1147,7 +1147,7 @@ class Worker:
                 dry_run=False,
                 limit=_PURGE_LIMIT,
             )
-            if max(gone.events, gone.dead_letters, gone.handled, gone.members) < _PURGE_LIMIT:
+            if max(gone.events, gone.dead_letters, gone.handled, gone.members, gone.runs, gone.findings) < _PURGE_LIMIT:
                 return
             await self._clock.sleep(0.1)  # leave room for the work itself
 

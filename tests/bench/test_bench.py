@@ -108,6 +108,13 @@ def test_redrive_tells_the_rate_beside_the_drain(store_options: list[str]) -> No
     assert found["ratio_to_drain"] == pytest.approx(found["rate"] / found["drain_rate"], rel=0.01)
 
 
+def test_reconcile_tells_the_time_and_the_memory_of_a_comparison(store_options: list[str]) -> None:
+    found = measured("reconcile", "--events", "5000", *store_options)
+
+    assert found["seconds"] > 0
+    assert {goal["figure"] for goal in found["goals"]} == {"seconds", "peak_rss_mb"}
+
+
 def test_quarantine_tells_every_page_and_the_plan(store_options: list[str]) -> None:
     found = measured("quarantine", "--events", "1000", *store_options)
 

@@ -85,6 +85,10 @@ class Shop:
             await ctx.step("do", do, compensate=undo)
             self.fail(ValueError("saga"))
 
+        async def undone(key: str, desired: Any, actual: Any) -> None: ...
+
+        app.reconcilers.add("carts", desired=lambda: {"a": 1}, actual=dict, converge=undone)
+
     def fail(self, error: Exception) -> None:
         if self.broken:
             raise error
@@ -271,6 +275,13 @@ async def redrive_without_workers(shop: Shop) -> None:
     await shop.age("session", "lease_until", "ended_at")
 
 
+async def keeps_coming_back(shop: Shop) -> None:
+    for _ in range(5):
+        assert await shop.app.attention() == []
+        await shop.app.reconcilers.run("carts")
+        await shop.drain()
+
+
 @dataclass(frozen=True)
 class Case:
     """A standing, what the list says of it, and what it says each time one has done what it said."""
@@ -308,6 +319,7 @@ CASES = [
     Case(queue_unserved, "pending", "unserved", [[("unserved", 1)]]),
     Case(target_unserved, "pending", "unserved", [[("unserved", 1)]]),
     Case(limit_of_nobody, "blocked", "unserved", [[("unserved", 1)]]),
+    Case(keeps_coming_back, "delivered", "finding", [[("finding", 1)]]),
     Case(no_worker, "pending", "worker", [[("worker", 1)]]),
     Case(worker_gone, "in_flight", "worker", [[("worker", 1)]]),
     Case(redrive_without_workers, "redrive running", "worker", [[("worker", 1), *DEAD]]),

@@ -313,7 +313,7 @@ async def purge(
         )
         gone = _sum(gone, batch)
         yield gone
-        if max(batch.events, batch.dead_letters, batch.members) < _BATCH:
+        if max(batch.events, batch.dead_letters, batch.members, batch.runs, batch.findings) < _BATCH:
             return
         await app.clock.sleep(0.05)  # leave room for the work itself
 
@@ -347,6 +347,8 @@ def _sum(one: Purge, two: Purge) -> Purge:
         one.sessions + two.sessions,
         one.members + two.members,
         one.redrives + two.redrives,
+        one.runs + two.runs,
+        one.findings + two.findings,
     )
 
 

@@ -129,6 +129,8 @@ class Purge:
     sessions: int = 0
     members: int = 0  # of redrives
     redrives: int = 0
+    runs: int = 0  # of reconcilers
+    findings: int = 0
 
 
 class Transaction(Protocol):

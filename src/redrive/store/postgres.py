@@ -472,6 +472,8 @@ class PostgresStore:
                     await gone("purge_sessions", ended_before),
                     await gone("purge_members", ended_before),
                     await gone("purge_redrives", ended_before),
+                    await gone("purge_runs", ended_before),
+                    await gone("purge_findings", ended_before),
                 )
                 if purged.dead_letters and failed_before is not None:
                     detail = {"dead_letters": purged.dead_letters, "failed_before": iso(failed_before)}

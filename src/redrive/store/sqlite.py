@@ -486,6 +486,8 @@ class SqliteStore:
                 gone("purge_sessions", ended_before),
                 gone("purge_members", ended_before),
                 gone("purge_redrives", ended_before),
+                gone("purge_runs", ended_before),
+                gone("purge_findings", ended_before),
             )
             if purged.dead_letters:
                 detail = {

@@ -18,6 +18,7 @@ from redrive.operate.cli import (
     plans,
     policies,
     publish,
+    reconcile,
     redrives,
     repair,
     reservations,
@@ -95,6 +96,7 @@ app.add_typer(redrives.app, name="redrives", rich_help_panel=_AFTER)
 app.command("shadow", rich_help_panel=_AFTER)(repair.shadow)
 app.command("replay", rich_help_panel=_AFTER)(repair.replay)
 
+app.add_typer(reconcile.app, name="reconcile", rich_help_panel=_KEEP)
 app.add_typer(policies.app, name="policy", rich_help_panel=_KEEP)
 app.add_typer(audit.app, name="audit", rich_help_panel=_KEEP)
 app.command("purge", rich_help_panel=_KEEP)(acts.purge)

@@ -30,7 +30,7 @@ from redrive.app import Redrive
 from redrive.context import Context
 from redrive.errors import Taken
 from redrive.operate import views
-from redrive.operate.cli.bench import raw
+from redrive.operate.cli.bench import drift, raw
 from redrive.operate.cli.bench.place import TYPE
 from redrive.policy import RetryPolicy
 from redrive.redrive import Release
@@ -380,6 +380,7 @@ async def work_flow(
 JOBS: Final[dict[str, Job]] = {
     "redrive_all": redrive_all,
     "regroup": regroup,
+    "reconcile": drift.run_once,
     "plan": plan,
     "look": look,
     "work": work,

@@ -4,6 +4,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from redrive.operate.cli.bench.drain import drain, keys
+from redrive.operate.cli.bench.drift import reconcile
 from redrive.operate.cli.bench.growth import growth
 from redrive.operate.cli.bench.measure import Report, Setup
 from redrive.operate.cli.bench.place import Place
@@ -28,4 +29,5 @@ SCENARIOS: Final[dict[str, Callable[[Setup, Place], Coroutine[Any, Any, Report]]
     "beside": beside,
     "reserve": reserve,
     "schedules": schedules,
+    "reconcile": reconcile,
 }

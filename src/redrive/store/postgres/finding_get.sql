@@ -1,0 +1,2 @@
+-- Finding: one, as it stands now; what converges it reads it here.
+select id, name, key, kind, desired, actual, state from redrive.finding where id = :id::uuid
