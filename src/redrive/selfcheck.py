@@ -25,6 +25,7 @@ ENGINE: Final = "redrive:engine"
 """The row that says when somebody looked last."""
 
 EVERY_SECONDS: Final = 60.0
+_SETTLED: Final = 5.0
 _SHARE: Final = 20  # a look that takes long takes a twentieth of the time at most
 _AT_ONCE: Final = 500
 _PAGES: Final = 20
@@ -48,20 +49,27 @@ class Check:
 class SelfCheck:
     """The looks of one worker process."""
 
-    def __init__(self, ready: Callable[[], Awaitable[Store]], checks: Sequence[Check] | None = None) -> None:
+    def __init__(
+        self, ready: Callable[[], Awaitable[Store]], checks: Sequence[Check] | None = None, *, after: float = _SETTLED
+    ) -> None:
         self._ready = ready
         self._checks = own_checks() if checks is None else checks
+        self._after = after
+        self._first_at: float | None = None
         self._pause = EVERY_SECONDS
 
     async def act(self, by: str) -> Tick:
         """Look at everything, if nobody has for a minute."""
         store = await self._ready()
+        now = store.clock.monotonic()
+        self._first_at = now + self._after if self._first_at is None else self._first_at
+        if now < self._first_at:  # a worker that has just started has better things to do
+            return Tick(moved=False, pause=self._first_at - now)
         async with store.transaction() as tx:
             ours = await tx.run("reconciler_look", name=ENGINE, by=by, seconds=self._pause)
         if not ours:
             return Tick(moved=False, pause=self._pause)
-        began = store.clock.monotonic()
-        found = 0
+        began, found = store.clock.monotonic(), 0
         for check in self._checks:
             try:
                 found += await look(store, check, by=by)

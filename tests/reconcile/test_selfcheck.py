@@ -53,7 +53,8 @@ async def test_a_healthy_engine_has_no_findings_and_writes_one_row(app: Redrive)
         await app.publish("order.paid", n, ordering_key="k" if n < 2 else None)
     await app.worker().drain()
 
-    assert [await check(app, name) for name in CHECKS] == [0] * len(CHECKS)
+    tick = await SelfCheck(app._ready, after=0.0).act("test")
+    assert tick.moved is False
     assert [each.name for each in await app.reconcilers.standing()] == [selfcheck.ENGINE]
     assert await app.reconcilers.runs() == []
 
@@ -65,11 +66,8 @@ async def test_one_worker_looks_at_a_time(app: Redrive) -> None:
         looked.append(1)
         return []
 
-    async def ready() -> Any:
-        return app.store
-
     checks = [selfcheck.Check("redrive:test", find, CHECKS["redrive:groups"].repair)]
-    first, second = SelfCheck(ready, checks), SelfCheck(ready, checks)
+    first, second = (SelfCheck(app._ready, checks, after=0.0) for _ in range(2))
 
     ticks = [await first.act("a"), await second.act("b"), await first.act("a")]
 
@@ -90,7 +88,6 @@ async def test_an_event_whose_session_nobody_knows_is_taken_back(
     async def ship(payload: Any) -> None:
         ran.append(payload)
 
-    await app.worker().drain()  # looks once: for a minute nobody does
     published = await app.publish("order.paid", 7)
     lost = "update redrive_outbox set status = 'in_flight', session_id = ?, fence = 1, attempts = 1 where id = ?"
     by_hand(store_url, lost, None, session, published.id)
@@ -254,7 +251,7 @@ async def test_a_worker_looks_by_itself(app: Redrive, store_url: str) -> None:
         return bool(await app.reconcilers.findings("redrive:stranded", state=None))
 
     async with working(app):
-        await until(is_found)
+        await until(is_found, 30.0)
 
 
 async def test_a_repair_that_fails_is_seen_on_its_run(app: Redrive, store_url: str) -> None:
