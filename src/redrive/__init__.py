@@ -5,6 +5,7 @@ from where it can be sent round again, safely.
 """
 
 from redrive.app import Redrive
+from redrive.batch import Batch, BatchGroup, BatchLook, BatchReport, Failure
 from redrive.classify import Rule
 from redrive.context import Context
 from redrive.deliver import DeadLetter
@@ -12,6 +13,8 @@ from redrive.dependency import Dependency
 from redrive.errors import (
     AlreadyHandled,
     AttemptStopped,
+    BatchClosed,
+    BatchNotFound,
     ConfigurationError,
     DependencyDegraded,
     DependencyUnavailable,
@@ -79,6 +82,12 @@ __all__ = [
     "Group",
     "HeldKey",
     "Dependency",
+    # batches
+    "Batch",
+    "BatchLook",
+    "BatchGroup",
+    "BatchReport",
+    "Failure",
     # looking
     "Event",
     "EventFilter",
@@ -95,6 +104,8 @@ __all__ = [
     "StepMisused",
     "EventNotFound",
     "Refused",
+    "BatchNotFound",
+    "BatchClosed",
     "PayloadRefused",
     "PayloadInvalid",
 ]

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
 from redrive import caller, dependency, group, ordering, override, redrive, replay
+from redrive.batch import Batches
 from redrive.classify import DEFAULT_RULES, Rule
 from redrive.clock import Clock, SystemClock
 from redrive.deliver import DeadLetterHook, Handler, handler_from
@@ -91,6 +92,11 @@ class Redrive:
         self._opening: asyncio.Lock | None = None
         self._portal: _Portal | None = None
         self._portal_lock = threading.Lock()
+        self.batches = Batches(
+            self._ready, lambda: self.clock, self.new_events, lambda type_: self._targets.get(type_, ()),
+            source=self._source, generation=self._generation,
+        )  # fmt: skip
+        """Events that belong together: open, find and close batches."""
 
     # Handlers
 
@@ -342,7 +348,8 @@ class Redrive:
             values = postgres_values(first_of_each_key(rows), self.clock.database_now(), notify=self._notify)
             return [(statement, values)] if rows else []
         now = to_micros(self.clock.now())
-        return [(statement, sqlite_values(row, now)) for row in rows]
+        # Members of a batch first: if it is closed, nothing has been written yet.
+        return [(statement, sqlite_values(row, now)) for row in sorted(rows, key=lambda row: row.batch_id is None)]
 
     def _drafted(self, events: Iterable[Draft]) -> list[NewEvent]:
         rows: list[NewEvent] = []
@@ -420,7 +427,7 @@ class Redrive:
 
     def _duties(self) -> list[Duty]:
         """List what workers of this app do beside what every worker does."""
-        return []
+        return [self.batches.duty()]
 
     async def _ready(self) -> Store:
         await self.open()

@@ -27,6 +27,8 @@ __all__ = [
     "StepPending",
     "EventNotFound",
     "Refused",
+    "BatchNotFound",
+    "BatchClosed",
     "SelectionError",
     "PayloadRefused",
     "PayloadInvalid",
@@ -111,6 +113,14 @@ class EventNotFound(RedriveError, LookupError):
 
 class Refused(RedriveError):
     """The event's state does not allow this."""
+
+
+class BatchNotFound(RedriveError, LookupError):
+    """No batch has this id."""
+
+
+class BatchClosed(Refused):
+    """The batch is closed: nothing was added to it."""
 
 
 class SelectionError(RedriveError, ValueError):
