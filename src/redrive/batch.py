@@ -2,8 +2,8 @@
 
 A batch is opened, and events are added (from anywhere, handlers too) until it is closed. Then it says two things, each
 once, as events: the first notice when every member has had an attempt, the final notice when nothing can move any more
-or its deadline has passed. The database publishes them in the transaction that makes them true, whoever ends the last member:
-see 0008_batches.sql. Numbers are always counted from the members themselves.
+or its deadline has passed. The database publishes them in the transaction that makes them true, whoever ends the last
+member: see 0008_batches.sql. Numbers are always counted from the members themselves.
 """
 
 import json
@@ -39,7 +39,6 @@ _LOOK_SECONDS: Final = 0.75
 _REPAIR_SECONDS: Final = 30.0
 _AT_ONCE: Final = 100
 _ID_DIGITS: Final = 32
-_KINDS: Final = ("first", "final")
 _DEADLINE: Final = "its deadline has passed"
 
 
@@ -427,12 +426,12 @@ async def force(store: Store, batch_id: Any, *, by: str, reason: str) -> bool:
         if row["final_at"] is not None:
             return False
         closed = await tx.run("batch_close", id=str(batch_id), by=by) if row["closed_at"] is None else []
-        sent = [await tx.run("batch_look", ids=[str(batch_id)], kind=kind, force=True, by=by) for kind in _KINDS]
+        sent = await tx.run("batch_look", ids=[str(batch_id)], force=True, by=by)
         row = await _known(tx, batch_id)
-        if closed or any(sent):
+        if closed or sent:
             kind = "batch-forced" if row["forced"] else "batch-closed"
             await tx.note(kind, by, {"batch": str(batch_id), "name": row["name"], "reason": reason})
-        return bool(closed) or any(sent)
+        return bool(closed or sent)
 
 
 async def repair(store: Store) -> list[UUID]:
@@ -444,9 +443,8 @@ async def repair(store: Store) -> list[UUID]:
     mended: set[UUID] = set()
     for batch_id in found:
         async with store.transaction() as tx:
-            for kind in _KINDS:
-                rows = await tx.run("batch_look", ids=[batch_id], kind=kind, force=False, by=None)
-                mended |= {UUID(str(row["id"])) for row in rows}
+            rows = await tx.run("batch_look", ids=[batch_id], force=False, by=None)
+            mended |= {UUID(str(row["id"])) for row in rows}
     return sorted(mended)
 
 

@@ -882,9 +882,8 @@ def look_at_batches(connection: sqlite3.Connection, now: int, delivered: Sequenc
     """Send the notices that are due now that these events were delivered."""
     batches = [row[0] for row in connection.execute(_sql("batches_of").text, {"ids": json.dumps(delivered)})]
     if batches:
-        for kind in ("first", "final"):
-            values = {"ids": json.dumps(batches), "kind": kind, "force": False, "now": now}
-            connection.execute(_sql("batch_look").text, values).fetchall()
+        values = {"ids": json.dumps(batches), "force": False, "now": now}
+        connection.execute(_sql("batch_look").text, values).fetchall()
 
 
 def count_dead(connection: sqlite3.Connection, ids: Sequence[str], now: int, *, is_new: bool = False) -> None:

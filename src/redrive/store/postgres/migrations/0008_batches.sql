@@ -91,9 +91,27 @@ set enable_seqscan = off as $$
         order by o.id desc limit 1) one
 $$;
 
--- What a notice says. Reasons are cut: they are for a first look, the quarantine has the rest.
+-- What a notice says. Reasons are cut: they are for a first look, the quarantine has the rest. What there is none of is
+-- not looked for: each look reads all members.
 create function redrive.batch_report(p_id uuid, p_kind text, p_forced boolean, p_at timestamptz) returns json
 language sql volatile set enable_seqscan = off as $$
+    with cell as materialized (
+        select o.status, case when o.status in ('delivered', 'cancelled') then null else o.error_class end as error_class,
+               o.first_failed_at is not null or o.cycle > 0 as tried, o.batch_group is not null as grouped, count(*) as n
+        from redrive.outbox o where o.batch_id = p_id
+        group by 1, 2, 3, 4
+    ), m as materialized (
+        select coalesce(sum(n), 0) as total,
+               coalesce(sum(n) filter (where status = 'delivered'), 0) as delivered,
+               coalesce(sum(n) filter (where status = 'failed'), 0) as failed,
+               coalesce(sum(n) filter (where status = 'cancelled'), 0) as cancelled,
+               coalesce(sum(n) filter (where status = 'pending'), 0) as pending,
+               coalesce(sum(n) filter (where status = 'in_flight'), 0) as in_flight,
+               coalesce(sum(n) filter (where status = 'blocked'), 0) as blocked,
+               coalesce(sum(n) filter (where status = 'delivered' and tried), 0) as recovered,
+               coalesce(bool_or(grouped), false) as grouped
+        from cell
+    )
     select json_build_object(
         'batch_id', b.id, 'name', b.name, 'kind', p_kind, 'forced', p_forced, 'opened_at', redrive.iso(b.opened_at),
         'closed_at', redrive.iso(b.closed_at), 'closed_by', b.closed_by, 'at', redrive.iso(p_at),
@@ -102,10 +120,8 @@ language sql volatile set enable_seqscan = off as $$
         'leftover_by_status', json_build_object('pending', m.pending, 'in_flight', m.in_flight, 'blocked', m.blocked),
         'by_class', (
             select coalesce(json_object_agg(c.error_class, c.n order by c.error_class), '{}') from (
-                select o.error_class, count(*) as n from redrive.outbox o
-                where o.batch_id = p_id and o.status not in ('delivered', 'cancelled') and o.error_class is not null
-                group by o.error_class) c),
-        'by_group', (
+                select error_class, sum(n) as n from cell where error_class is not null group by error_class) c),
+        'by_group', case when m.grouped then (
             select json_build_object(
                 'complete', count(*) filter (where g.delivered = g.total),
                 'failed', count(*) filter (where g.delivered = 0 and g.ended = g.total),
@@ -113,43 +129,32 @@ language sql volatile set enable_seqscan = off as $$
             from (select count(*) as total, count(*) filter (where o.status = 'delivered') as delivered,
                          count(*) filter (where o.status in ('delivered', 'failed', 'cancelled')) as ended
                   from redrive.outbox o where o.batch_id = p_id and o.batch_group is not null
-                  group by o.batch_group) g),
-        'failures', (
-            select coalesce(json_agg(json_build_object(
+                  group by o.batch_group) g) else '{"complete": 0, "failed": 0, "partly": 0}' end,
+        'failures', case when m.failed > 0 then (
+            select json_agg(json_build_object(
                 'id', f.id, 'type', f.type, 'subject', f.subject, 'group', f.batch_group, 'error_class', f.error_class,
-                'reason', left(split_part(coalesce(f.last_error, ''), E'\n', 1), 300)) order by f.id), '[]')
-            from (select * from redrive.outbox o where o.batch_id = p_id and o.status = 'failed'
-                  order by o.id limit 100) f),
+                'reason', left(split_part(coalesce(f.last_error, ''), E'\n', 1), 300)) order by f.id)
+            from (select * from redrive.outbox o
+                  where o.batch_id = p_id and redrive.standing(o.status, o.first_failed_at, o.cycle) = 4
+                    and o.status = 'failed'
+                  order by o.id limit 100) f) else '[]' end,
         'more', greatest(m.failed - 100, 0))
-    from redrive.batch b, (
-        select count(*) as total,
-               count(*) filter (where o.status = 'delivered') as delivered,
-               count(*) filter (where o.status = 'failed') as failed,
-               count(*) filter (where o.status = 'cancelled') as cancelled,
-               count(*) filter (where o.status = 'pending') as pending,
-               count(*) filter (where o.status = 'in_flight') as in_flight,
-               count(*) filter (where o.status = 'blocked') as blocked,
-               count(*) filter (where o.status = 'delivered' and (o.first_failed_at is not null or o.cycle > 0))
-                   as recovered
-        from redrive.outbox o where o.batch_id = p_id) m
-    where b.id = p_id
+    from redrive.batch b, m where b.id = p_id
 $$;
 
 -- Send a notice: keep what it says, and publish the events that were made for it.
-create function redrive.batch_tell(p_id uuid, p_kind text, p_forced boolean, p_at timestamptz) returns void
+create function redrive.batch_tell(p_id uuid, p_kind text, p_forced boolean, p_at timestamptz, p_report json) returns void
 language plpgsql as $$
-declare
-    v_report json := redrive.batch_report(p_id, p_kind, p_forced, p_at);
 begin
     if p_kind = 'first' then
-        update redrive.batch set first_at = p_at, first_report = v_report where id = p_id;
+        update redrive.batch set first_at = p_at, first_report = p_report where id = p_id;
     else
-        update redrive.batch set final_at = p_at, final_report = v_report, forced = p_forced where id = p_id;
+        update redrive.batch set final_at = p_at, final_report = p_report, forced = p_forced where id = p_id;
     end if;
     insert into redrive.outbox (
         id, type, source, target, subject, payload, idempotency_key, correlation_id, queue, priority, due_at, generation,
         created_at)
-    select n.id, n.type, b.source, n.target, b.name, v_report, p_kind || ':' || p_id, coalesce(b.correlation_id, p_id::text),
+    select n.id, n.type, b.source, n.target, b.name, p_report, p_kind || ':' || p_id, coalesce(b.correlation_id, p_id::text),
            n.queue, n.priority, p_at, n.generation, p_at
     from redrive.batch b join redrive.batch_notice n on n.batch_id = b.id and n.kind = p_kind
     where b.id = p_id;
@@ -165,26 +170,30 @@ declare
     v_untried boolean := false;
     v_live    boolean;
     v_at      timestamptz;
+    v_report  json;
 begin
     perform redrive.batch_lock(p_id);
     select x.closed_at, x.first_at, x.final_at into b from redrive.batch x where x.id = p_id;
     if b.closed_at is null or b.final_at is not null then
         return false;
     end if;
-    v_at := greatest(p_now, redrive.moment(null));
     if b.first_at is null then
         v_untried := redrive.batch_any(p_id, 0) or redrive.batch_any(p_id, 1);
-        if v_untried and not p_force then
-            return false;
-        end if;
-        perform redrive.batch_tell(p_id, 'first', v_untried, v_at);
     end if;
     v_live := v_untried or redrive.batch_any(p_id, 2) or redrive.batch_any(p_id, 3);
-    if not v_live or p_force then
-        perform redrive.batch_tell(p_id, 'final', v_live, v_at);
-        return true;
+    if not p_force and (v_untried or v_live and b.first_at is not null) then
+        return false;
     end if;
-    return b.first_at is null;
+    v_at := greatest(p_now, redrive.moment(null));
+    v_report := redrive.batch_report(p_id, 'first', v_untried, v_at);
+    if b.first_at is null then
+        perform redrive.batch_tell(p_id, 'first', v_untried, v_at, v_report);
+    end if;
+    if p_force or not v_live then
+        v_report := v_report::jsonb || jsonb_build_object('kind', 'final', 'forced', v_live);
+        perform redrive.batch_tell(p_id, 'final', v_live, v_at, v_report);
+    end if;
+    return true;
 end $$;
 
 -- A member has ended or failed for the first time (p_event_id says which), or the batch was closed: is a notice due?

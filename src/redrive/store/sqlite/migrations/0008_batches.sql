@@ -78,39 +78,43 @@ when new.batch_id is not null
          select 1 from redrive_outbox o where o.batch_id = new.batch_id and o.batch_id is not null
          and o.ended_at is null and (o.first_failed_at is not null or o.cycle > 0) = 0)
 begin
-    update redrive_batch set first_at = coalesce(new.ended_at, new.first_failed_at)
-    where id = new.batch_id and closed_at is not null and first_at is null;
-    update redrive_batch set final_at = coalesce(new.ended_at, new.first_failed_at)
-    where id = new.batch_id and first_at is not null and final_at is null
-      and not exists (select 1 from redrive_outbox o
-                      where o.batch_id = new.batch_id and o.batch_id is not null and o.ended_at is null);
+    update redrive_batch
+    set first_at = coalesce(first_at, new.ended_at, new.first_failed_at),
+        final_at = case when not exists (
+            select 1 from redrive_outbox o
+            where o.batch_id = new.batch_id and o.batch_id is not null and o.ended_at is null)
+            then coalesce(new.ended_at, new.first_failed_at) end
+    where id = new.batch_id and closed_at is not null and final_at is null;
 end;
 
 -- The batch was closed: by then nothing may be left to wait for.
 create trigger redrive_batch_look after update of closed_at on redrive_batch
 when new.closed_at is not null and old.closed_at is null
+     and not exists (
+         select 1 from redrive_outbox o where o.batch_id = new.id and o.batch_id is not null
+         and o.ended_at is null and (o.first_failed_at is not null or o.cycle > 0) = 0)
 begin
-    update redrive_batch set first_at = max(new.closed_at, (select highest from redrive_clock))
-    where id = new.id and first_at is null
-      and not exists (
-          select 1 from redrive_outbox o where o.batch_id = new.id and o.batch_id is not null
-          and o.ended_at is null and (o.first_failed_at is not null or o.cycle > 0) = 0);
-    update redrive_batch set final_at = max(new.closed_at, (select highest from redrive_clock))
-    where id = new.id and first_at is not null and final_at is null
-      and not exists (select 1 from redrive_outbox o
-                      where o.batch_id = new.id and o.batch_id is not null and o.ended_at is null);
+    update redrive_batch
+    set first_at = new.closed_at,
+        final_at = case when not exists (
+            select 1 from redrive_outbox o
+            where o.batch_id = new.id and o.batch_id is not null and o.ended_at is null) then new.closed_at end
+    where id = new.id and final_at is null;
 end;
 
--- A notice is due: keep what it says, and publish the events that were made for it. Reasons are cut: they are for a first
--- look, the quarantine has the rest.
+-- A notice is due, or both: keep what they say, and publish the events that were made for them. Reasons are cut: they are
+-- for a first look, the quarantine has the rest. What there is none of is not looked for: each look reads all members.
 create trigger redrive_batch_tell after update of first_at, final_at on redrive_batch
 when (new.first_at is not null and old.first_at is null) or (new.final_at is not null and old.final_at is null)
 begin
-    update redrive_batch set (first_report, final_report) = (
-        select iif(new.final_at is null, r.report, first_report), iif(new.final_at is null, null, r.report)
-        from (select json_object(
-            'batch_id', new.id, 'name', new.name, 'kind', iif(new.final_at is null, 'first', 'final'),
-            'forced', json(iif(m.forced, 'true', 'false')),
+    update redrive_batch set (first_report, final_report, forced) = (
+        select iif(old.first_at is null,
+                   json_set(r.report, '$.kind', 'first', '$.forced', json(iif(r.untried > 0, 'true', 'false'))), first_report),
+               iif(new.final_at is null, null,
+                   json_set(r.report, '$.kind', 'final', '$.forced', json(iif(r.live > 0, 'true', 'false')))),
+               new.final_at is not null and r.live > 0
+        from (select m.untried, m.pending + m.in_flight + m.blocked as live, json_object(
+            'batch_id', new.id, 'name', new.name, 'kind', null, 'forced', null,
             'opened_at', strftime('%Y-%m-%dT%H:%M:%S', new.opened_at / 1000000, 'unixepoch')
                 || printf('.%06dZ', new.opened_at % 1000000),
             'closed_at', strftime('%Y-%m-%dT%H:%M:%S', new.closed_at / 1000000, 'unixepoch')
@@ -122,29 +126,30 @@ begin
             'leftover', m.pending + m.in_flight + m.blocked, 'recovered', m.recovered,
             'leftover_by_status',
                 json_object('pending', m.pending, 'in_flight', m.in_flight, 'blocked', m.blocked),
-            'by_class', json((
-                select coalesce(json_group_object(c.error_class, c.n), '{}') from (
+            'by_class', json(case when m.classed = 0 then '{}' else (
+                select json_group_object(c.error_class, c.n) from (
                     select o.error_class, count(*) as n from redrive_outbox o
                     where o.batch_id = new.id and o.batch_id is not null and o.status not in ('delivered', 'cancelled')
                       and o.error_class is not null
-                    group by o.error_class order by o.error_class) c)),
-            'by_group', json((
+                    group by o.error_class order by o.error_class) c) end),
+            'by_group', json(case when m.grouped = 0 then '{"complete":0,"failed":0,"partly":0}' else (
                 select json_object(
-                    'complete', total(g.delivered = g.total), 'failed', total(g.delivered = 0 and g.ended = g.total),
-                    'partly', total(g.delivered < g.total and not (g.delivered = 0 and g.ended = g.total)))
+                    'complete', count(iif(g.delivered = g.total, 1, null)),
+                    'failed', count(iif(g.delivered = 0 and g.ended = g.total, 1, null)),
+                    'partly', count(iif(g.delivered < g.total and not (g.delivered = 0 and g.ended = g.total), 1, null)))
                 from (select count(*) as total, count(iif(o.status = 'delivered', 1, null)) as delivered,
                              count(o.ended_at) as ended
                       from redrive_outbox o
                       where o.batch_id = new.id and o.batch_id is not null and o.batch_group is not null
-                      group by o.batch_group) g)),
-            'failures', json((
+                      group by o.batch_group) g) end),
+            'failures', json(case when m.failed = 0 then '[]' else (
                 select json_group_array(json_object(
                     'id', f.id, 'type', f.type, 'subject', f.subject, 'group', f.batch_group,
-                    'error_class', f.error_class,
-                    'reason', substr(substr(f.last_error || char(10), 1, instr(f.last_error || char(10), char(10)) - 1), 1, 300)))
+                    'error_class', f.error_class, 'reason', substr(substr(
+                        f.last_error || char(10), 1, instr(f.last_error || char(10), char(10)) - 1), 1, 300)))
                 from (select * from redrive_outbox o
                       where o.batch_id = new.id and o.batch_id is not null and o.status = 'failed'
-                      order by o.id limit 100) f)),
+                      order by o.id limit 100) f) end),
             'more', max(m.failed - 100, 0)) as report
         from (
             select count(*) as total,
@@ -156,21 +161,18 @@ begin
                    count(iif(o.status = 'blocked', 1, null)) as blocked,
                    count(iif(o.status = 'delivered' and (o.first_failed_at is not null or o.cycle > 0), 1, null))
                        as recovered,
-                   -- forced: members that the notice should have waited for
-                   count(iif(o.ended_at is null and (new.final_at is not null
-                             or not (o.first_failed_at is not null or o.cycle > 0)), 1, null)) > 0 as forced
+                   count(iif(o.ended_at is null and o.first_failed_at is null and o.cycle = 0, 1, null)) as untried,
+                   count(iif(o.status not in ('delivered', 'cancelled'), o.error_class, null)) as classed,
+                   count(o.batch_group) as grouped
             from redrive_outbox o where o.batch_id = new.id and o.batch_id is not null) m) r)
     where id = new.id;
-    update redrive_batch set forced = (json_extract(final_report, '$.forced') = 1)
-    where id = new.id and final_report is not null;
     insert into redrive_outbox (
         id, type, source, target, subject, payload, idempotency_key, correlation_id, queue, priority, due_at, generation,
         created_at)
-    select n.id, n.type, b.source, n.target, b.name, coalesce(b.final_report, b.first_report), n.kind || ':' || b.id,
-           coalesce(b.correlation_id, b.id), n.queue, n.priority, coalesce(new.final_at, new.first_at), n.generation,
-           coalesce(new.final_at, new.first_at)
-    from redrive_batch b
-    join redrive_batch_notice n on n.batch_id = b.id and n.kind = iif(new.final_at is null, 'first', 'final')
-    where b.id = new.id;
+    select n.id, n.type, b.source, n.target, b.name, iif(n.kind = 'first', b.first_report, b.final_report),
+           n.kind || ':' || b.id, coalesce(b.correlation_id, b.id), n.queue, n.priority,
+           coalesce(new.final_at, new.first_at), n.generation, coalesce(new.final_at, new.first_at)
+    from redrive_batch b join redrive_batch_notice n on n.batch_id = b.id
+    where b.id = new.id
+      and iif(n.kind = 'first', old.first_at is null, new.final_at is not null and old.final_at is null);
 end;
-
