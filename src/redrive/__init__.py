@@ -5,7 +5,7 @@ from where it can be sent round again, safely.
 """
 
 from redrive.app import Redrive
-from redrive.batch import Batch, BatchGroup, BatchLook, BatchReport, Failure
+from redrive.batch import Batch, Batches, BatchGroup, BatchLook, BatchReport, Failure
 from redrive.classify import Rule
 from redrive.context import Context
 from redrive.deliver import DeadLetter
@@ -83,6 +83,7 @@ __all__ = [
     "HeldKey",
     "Dependency",
     # batches
+    "Batches",
     "Batch",
     "BatchLook",
     "BatchGroup",

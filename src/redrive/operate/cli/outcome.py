@@ -13,7 +13,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
-from redrive.errors import EventNotFound, PayloadRefused, RedriveError, Refused, SelectionError
+from redrive.errors import BatchNotFound, EventNotFound, PayloadRefused, RedriveError, Refused, SelectionError
 from redrive.event import Event
 from redrive.group import Group
 from redrive.operate.cli.text import clean, one_line
@@ -25,7 +25,7 @@ BROKEN_PIPE: Final = 141  # what a shell reports for a program that SIGPIPE ende
 
 
 _ORDER: Final = (
-    "demo", "init", "migrate", "doctor", "up", "worker", "publish", "pause", "resume", "events", "deps", "dlq",
+    "demo", "init", "migrate", "doctor", "up", "worker", "publish", "pause", "resume", "events", "batches", "deps", "dlq",
     "groups", "keys", "plan", "run", "redrives", "shadow", "replay", "policy", "audit", "purge", "bench",
 )  # fmt: skip
 
@@ -53,7 +53,7 @@ def code_of(error: RedriveError) -> Code:
     """Choose the exit code of an error."""
     if isinstance(error, BadInput | BadEdit | Ambiguous | SelectionError):
         return Code.USAGE
-    if isinstance(error, NothingMatched | EventNotFound | NotFound):
+    if isinstance(error, NothingMatched | EventNotFound | BatchNotFound | NotFound):
         return Code.NOTHING
     if isinstance(error, Refused | PayloadRefused):
         return Code.REFUSED

@@ -8,6 +8,7 @@ from redrive import __version__
 from redrive.operate.cli import (
     acts,
     audit,
+    batches,
     demo,
     deps,
     dlq,
@@ -78,6 +79,7 @@ app.command("pause", rich_help_panel=_RUN)(deps.pause)
 app.command("resume", rich_help_panel=_RUN)(deps.resume)
 
 app.add_typer(events.app, name="events", rich_help_panel=_LOOK)
+app.add_typer(batches.app, name="batches", rich_help_panel=_LOOK)
 app.add_typer(deps.app, name="deps", rich_help_panel=_LOOK)
 
 app.add_typer(dlq.app, name="dlq", rich_help_panel=_AFTER)
