@@ -294,8 +294,8 @@ On PostgreSQL everything is in the schema `redrive` (`redrive.outbox`); on SQLit
 (`redrive_outbox`). The columns are the same. Instants are `timestamptz` on PostgreSQL and whole microseconds since
 1970 (UTC) on SQLite. `redrive migrate --sql` prints the statements themselves.
 
-You may read all of it. Write through `publish`, `outbox_replay`, `cancel`, `cancel_all` and `batch_close`, or through the Python
-API and the command line: they leave the trail that a bare `update` does not.
+You may read all of it. Write through `publish`, `outbox_replay`, `cancel`, `cancel_all` and `batch_close`, or
+through the Python API and the command line: they leave the trail that a bare `update` does not.
 """
 
 _TABLE = re.compile(r"create table (?:redrive[._])(\w+) \((.*?)\n\)", re.DOTALL)

@@ -19,9 +19,7 @@ from redrive import (
 )
 from tests.batch.helpers import Depot, notices
 from tests.stores.helpers import raw
-from tests.worker.conftest import until, working
-
-LONG_AGO = timedelta(days=40)
+from tests.worker.conftest import found, until, working
 
 
 @pytest.mark.req("E8", "E2", "W10")
@@ -254,7 +252,11 @@ async def test_leftovers_that_shall_fail_get_the_deadline_of_the_batch(depot: De
     async with await depot.app.batches.open("import", deadline=0.3, leftovers="fail") as made:
         one = await made.add("parcel", {}, delay=0.5)
         soon = await made.add("parcel", {}, deadline=0.1, delay=0.5)
-    assert [(await depot.app.event(each.id)).deadline_at for each in (one, soon)] < [made.deadline_at] * 2  # type: ignore[union-attr, operator]
+    with_it, earlier = [await found(depot.app, each.id) for each in (one, soon)]
+    assert made.deadline_at is not None
+    assert with_it.deadline_at == made.deadline_at
+    assert earlier.deadline_at is not None
+    assert earlier.deadline_at < made.deadline_at
     async with working(depot.app):
         await until(lambda: len(depot.told) == 2)
 

@@ -37,9 +37,9 @@ def test_batches_are_listed_shown_closed_and_forced(store_url: str) -> None:
         ("tuesday", "open", 1, 1), ("monday", "done", 3, 0),
     ]  # fmt: skip
     assert "monday" in redrive("batches", "ls", "-u", store_url).out
-    assert [each["name"] for each in redrive("batches", "ls", "--unfinished", "-o", "jsonl", "-u", store_url).lines] == [
-        "tuesday"
-    ]
+    assert [
+        each["name"] for each in redrive("batches", "ls", "--unfinished", "-o", "jsonl", "-u", store_url).lines
+    ] == ["tuesday"]
 
     shown = redrive("batches", "show", "monday", "-u", store_url)
     assert "2 of 3 delivered" in shown.out

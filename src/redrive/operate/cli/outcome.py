@@ -25,8 +25,8 @@ BROKEN_PIPE: Final = 141  # what a shell reports for a program that SIGPIPE ende
 
 
 _ORDER: Final = (
-    "demo", "init", "migrate", "doctor", "up", "worker", "publish", "pause", "resume", "events", "batches", "deps", "dlq",
-    "groups", "keys", "plan", "run", "redrives", "shadow", "replay", "policy", "audit", "purge", "bench",
+    "demo", "init", "migrate", "doctor", "up", "worker", "publish", "pause", "resume", "events", "batches", "deps",
+    "dlq", "groups", "keys", "plan", "run", "redrives", "shadow", "replay", "policy", "audit", "purge", "bench",
 )  # fmt: skip
 
 
