@@ -201,6 +201,28 @@ COLUMNS = {
     "finding.healed_at": "when a run no longer saw it",
     "finding.note": "why it is ignored",
     "finding.noted_by": "who said so",
+    "batch.id": "time-ordered (UUIDv7)",
+    "batch.name": "what people call it; the subject of its notices",
+    "batch.source": "who opened it",
+    "batch.correlation_id": "of its notices, and of members that say nothing else; its id without one",
+    "batch.deadline_at": "when the notices are sent, whatever is left",
+    "batch.leftovers": "what becomes of members that are live at the deadline: leave or fail",
+    "batch.opened_at": "when",
+    "batch.closed_at": "since when nothing can be added",
+    "batch.closed_by": "the person, or the worker that found the deadline passed; empty when a program did it",
+    "batch.first_at": "when the first notice was sent",
+    "batch.final_at": "when the final notice was sent",
+    "batch.forced": "whether the final notice did not wait for all members",
+    "batch.first_report": "what the first notice said",
+    "batch.final_report": "what the final notice said",
+    "batch_notice.id": "of the event that will be published",
+    "batch_notice.batch_id": "about which batch",
+    "batch_notice.kind": "first or final",
+    "batch_notice.type": "of the event",
+    "batch_notice.target": "of the event",
+    "batch_notice.queue": "of the event",
+    "batch_notice.priority": "of the event",
+    "batch_notice.generation": "of the event",
     "payload_revision.event_id": "of which event",
     "payload_revision.revision": "from 1",
     "payload_revision.payload": "as it was",
@@ -223,8 +245,8 @@ COLUMNS = {
     "outbox.correlation_id": "the conversation this event belongs to",
     "outbox.causation_id": "the event that caused this one",
     "outbox.ordering_key": "of one target with one key, one event at a time is under way, in order",
-    "outbox.batch_id": "reserved for batches; not used yet",
-    "outbox.batch_group": "reserved for batches; not used yet",
+    "outbox.batch_id": "the batch it is a member of",
+    "outbox.batch_group": "the group within that batch",
     "outbox.queue": "which workers take it",
     "outbox.priority": "0 high, 1 normal, 2 low, 3 redriven; lower is claimed first",
     "outbox.status": "see [states](states.md)",
@@ -305,6 +327,8 @@ OPTIONS = {
     "deadline": "ended after this, as a dead letter: an instant with its time zone, or a span from now on: `1h`",
     "generation": "only workers of this generation take it; the app's unless said",
     "ordering_key": "events with it go one at a time, in order; see [keep events in order](../how-to/keep-in-order.md)",
+    "batch": "the batch it is a member of, or its id; see [a file import](../tutorial/file-import.md)",
+    "batch_group": "the group within that batch",
 }
 
 TABLES = {
@@ -324,6 +348,8 @@ TABLES = {
     "throttle_use": "How many attempts of a limited target a worker runs now.",
     "reservation": "One row a resource that was ever taken; kept for its token.",
     "schedule": "One row a schedule: what it publishes, how often, and when next.",
+    "batch": "Events that belong together, and what was said of them. Members are counted when somebody asks.",
+    "batch_notice": "The events that the notices of a batch will be; made when it is opened.",
     "payload_revision": "What a payload was before somebody edited it for a replay.",
     "reconciler": "One row a reconciler: when it was last at work.",
     "reconcile_run": "One comparison of what should be with what is.",
@@ -338,8 +364,8 @@ On PostgreSQL everything is in the schema `redrive` (`redrive.outbox`); on SQLit
 (`redrive_outbox`). The columns are the same. Instants are `timestamptz` on PostgreSQL and whole microseconds since
 1970 (UTC) on SQLite. `redrive migrate --sql` prints the statements themselves.
 
-You may read all of it. Write through `publish`, `outbox_replay`, `cancel` and `cancel_all`, or through the Python
-API and the command line: they leave the trail that a bare `update` does not.
+You may read all of it. Write through `publish`, `outbox_replay`, `cancel`, `cancel_all` and `batch_close`, or
+through the Python API and the command line: they leave the trail that a bare `update` does not.
 """
 
 _TABLE = re.compile(r"create table (?:redrive[._])(\w+) \((.*?)\n\)", re.DOTALL)
@@ -349,6 +375,7 @@ _FUNCTION = re.compile(
 )
 _COMMENT = re.compile(r"--[^\n]*")
 PUBLIC_FUNCTIONS = ("publish", "outbox_replay", "cancel", "cancel_all", "guard")
+PUBLIC_FUNCTIONS = ("publish", "outbox_replay", "cancel", "cancel_all", "batch_close")
 
 
 def main() -> int:

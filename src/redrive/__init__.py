@@ -6,6 +6,7 @@ from where it can be sent round again, safely.
 
 from redrive.app import Redrive
 from redrive.attention import Matter, Urgency
+from redrive.batch import Batch, Batches, BatchGroup, BatchLook, BatchReport, Failure
 from redrive.classify import Rule
 from redrive.context import Context
 from redrive.deliver import DeadLetter
@@ -13,6 +14,8 @@ from redrive.dependency import Dependency
 from redrive.errors import (
     AlreadyHandled,
     AttemptStopped,
+    BatchClosed,
+    BatchNotFound,
     ConfigurationError,
     DependencyDegraded,
     DependencyUnavailable,
@@ -99,6 +102,13 @@ __all__ = [
     "Reconcilers",
     "ReconcileRun",
     "Finding",
+    # batches
+    "Batches",
+    "Batch",
+    "BatchLook",
+    "BatchGroup",
+    "BatchReport",
+    "Failure",
     # looking
     "Matter",
     "Urgency",
@@ -119,6 +129,8 @@ __all__ = [
     "Refused",
     "Taken",
     "ReservationLost",
+    "BatchNotFound",
+    "BatchClosed",
     "PayloadRefused",
     "PayloadInvalid",
     "NotComparable",

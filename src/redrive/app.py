@@ -11,6 +11,7 @@ from uuid import UUID
 
 from redrive import caller, dependency, group, ordering, override, redrive, replay
 from redrive.attention import Matter, attention
+from redrive.batch import Batches
 from redrive.classify import DEFAULT_RULES, Rule
 from redrive.clock import Clock, SystemClock
 from redrive.deliver import DeadLetterHook, Handler, handler_from
@@ -104,6 +105,11 @@ class Redrive:
         self.reconcilers = Reconcilers(
             self._ready, self.new_events, self.limits, self.rules, self._register, self.schedules.add
         )
+        self.batches = Batches(
+            self._ready, lambda: self.clock, self.new_events, lambda type_: self._targets.get(type_, ()),
+            source=self._source, generation=self._generation,
+        )  # fmt: skip
+        """Events that belong together: open, find and close batches."""
 
     # Handlers
 
@@ -360,7 +366,8 @@ class Redrive:
             values = postgres_values(first_of_each_key(rows), self.clock.database_now(), notify=self._notify)
             return [(statement, values)] if rows else []
         now = to_micros(self.clock.now())
-        return [(statement, sqlite_values(row, now)) for row in rows]
+        # Members of a batch first: if it is closed, nothing has been written yet.
+        return [(statement, sqlite_values(row, now)) for row in sorted(rows, key=lambda row: row.batch_id is None)]
 
     def _drafted(self, events: Iterable[Draft]) -> list[NewEvent]:
         rows: list[NewEvent] = []
@@ -444,6 +451,7 @@ class Redrive:
         """List what workers of this app do beside what every worker does."""
         return [
             self.schedules.duty(),
+            self.batches.duty(),
             Duty("selfcheck", SelfCheck(self._ready).act),
         ]
 

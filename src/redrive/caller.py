@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from redrive.errors import ConfigurationError
+from redrive.store.refusal import refusals
 from redrive.store.sql import Statement
 
 Values = Mapping[str, Any]
@@ -50,7 +51,8 @@ def run_sync(connection: Any, statement: Statement, values: Values) -> list[Any]
     if _is_async(connection, name):
         message = f"{type(connection).__qualname__} is asynchronous: use `await app.publish_in(…)`"
         raise ConfigurationError(message)
-    return _SYNC[name](connection, statement, values)  # type: ignore[no-any-return]
+    with refusals():
+        return _SYNC[name](connection, statement, values)  # type: ignore[no-any-return]
 
 
 async def run(connection: Any, statement: Statement, values: Values) -> list[Any]:
@@ -58,7 +60,8 @@ async def run(connection: Any, statement: Statement, values: Values) -> list[Any
     name = family(connection)
     if not _is_async(connection, name):
         return run_sync(connection, statement, values)
-    return await _ASYNC[name](connection, statement, values)  # type: ignore[no-any-return]
+    with refusals():
+        return await _ASYNC[name](connection, statement, values)  # type: ignore[no-any-return]
 
 
 def _is_async(connection: Any, name: str) -> bool:

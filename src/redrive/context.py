@@ -10,6 +10,7 @@ from inspect import isawaitable, iscoroutinefunction
 from typing import Any, Protocol, TypeVar, Unpack, overload
 from uuid import UUID
 
+from redrive.batch import Batch, Hands, batch_of
 from redrive.deliver import Handler
 from redrive.errors import AttemptStopped, StepMisused
 from redrive.event import COMPENSATE, NewEvent, Options, Published
@@ -65,7 +66,7 @@ class Fate(Protocol):
 class Context:
     """One attempt at one event. Cheap to make: everything is read from the claimed row when asked for."""
 
-    __slots__ = ("_desk", "_fate", "_lease", "_row", "_steps", "degraded")
+    __slots__ = ("_desk", "_fate", "_lease", "_row", "_steps", "_work", "degraded")
 
     def __init__(self, row: Row, desk: Desk, fate: Fate | None = None, degraded: frozenset[str] = frozenset()) -> None:
         self.degraded = degraded
@@ -75,6 +76,7 @@ class Context:
         self._lease: Lease | None = None
         self._fate = fate
         self._steps: Steps | None = None
+        self._work: HandlerTransaction | None = None
 
     @property
     def id(self) -> UUID:
@@ -177,7 +179,17 @@ class Context:
         """
         if self._lease is None:
             self._lease = Lease(self._row[ID], self.fence, self.target, self.idempotency_key, self._desk.loop)
-        return HandlerTransaction(self._lease, self._desk.store, self._new_events)
+        self._work = HandlerTransaction(self._lease, self._desk.store, self._new_events)
+        return self._work
+
+    async def batch(self) -> Batch | None:
+        """Read the batch this event belongs to; what is added or closed inside ``ctx.transaction()`` is part of it."""
+
+        async def store() -> Store:
+            return self._desk.store
+
+        hands = Hands(store, self._new_events, lambda: self._work.opened if self._work is not None else None)
+        return await batch_of(hands, self.id)
 
     async def once_in(self, connection: Any) -> bool:
         """Record the idempotency key in a transaction of your own; ``False``: it was there, do nothing."""

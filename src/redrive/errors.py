@@ -31,6 +31,8 @@ __all__ = [
     "Refused",
     "Taken",
     "ReservationLost",
+    "BatchNotFound",
+    "BatchClosed",
     "SelectionError",
     "PayloadRefused",
     "PayloadInvalid",
@@ -135,6 +137,14 @@ class Taken(Refused):
 
 class ReservationLost(Refused):
     """A token no longer holds its resource: it was taken over, released, or ran out. Nothing was written."""
+
+
+class BatchNotFound(RedriveError, LookupError):
+    """No batch has this id."""
+
+
+class BatchClosed(Refused):
+    """The batch is closed: nothing was added to it."""
 
 
 class SelectionError(RedriveError, ValueError):

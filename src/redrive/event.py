@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum, StrEnum
-from typing import Any, Final, Self, TypedDict
+from typing import Any, Final, Protocol, Self, TypedDict
 from uuid import UUID
 
 from redrive.instant import iso
@@ -87,6 +87,8 @@ TRAIL_KINDS: Final = (
     "reservation-released",
     "reconcile-requested",
     "finding-ignored",
+    "batch-closed",
+    "batch-forced",
 )
 
 
@@ -237,6 +239,8 @@ class Event:
     blocked_on: str | None = None
     deferred_count: int = 0
     degraded: bool = False
+    batch_id: UUID | None = None
+    batch_group: str | None = None
 
     @property
     def attempt_count(self) -> int:
@@ -284,6 +288,13 @@ class Event:
         return shown | {name: _plain(getattr(self, name)) for name in derived}
 
 
+class HasId(Protocol):
+    """Something that is named by its id, like a batch."""
+
+    @property
+    def id(self) -> UUID: ...
+
+
 class Options(TypedDict, total=False):
     """What a publisher may say beside type and payload."""
 
@@ -301,6 +312,8 @@ class Options(TypedDict, total=False):
     deadline: str | float | timedelta | datetime | None
     generation: int
     ordering_key: str | None
+    batch: "UUID | str | HasId | None"
+    batch_group: str | None
 
 
 @dataclass(slots=True)
@@ -326,6 +339,8 @@ class NewEvent:
     generation: int = 0
     deadline_at: datetime | None = None
     deadline_seconds: float | None = None  # from the publish on; the store knows its own time
+    batch_id: UUID | None = None
+    batch_group: str | None = None
 
     @property
     def has_deadline(self) -> bool:

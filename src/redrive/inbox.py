@@ -77,6 +77,11 @@ class HandlerTransaction(Work):
         self._store = store
         self._outer: AbstractAsyncContextManager[Transaction] | None = None
 
+    @property
+    def opened(self) -> Transaction | None:
+        """The store's own transaction, while this one is open."""
+        return self._inner if self._lease.is_open else None
+
     async def __aenter__(self) -> Self:
         lease = self._lease
         if lease.settled:

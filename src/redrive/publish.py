@@ -71,7 +71,23 @@ def _common(options: Options, clock: Clock) -> dict[str, Any]:
         "delay_seconds": parse_duration(options.get("delay", 0.0)),
         "due_at": due_at,
         **_deadline(options.get("deadline"), clock),
+        **_batch(options),
     }
+
+
+def _batch(options: Options) -> dict[str, Any]:
+    """Read which batch an event is added to, and in which group of it."""
+    batch, group = options.get("batch"), options.get("batch_group")
+    if batch is None:
+        if group is not None:
+            raise ConfigurationError(f"batch_group={group!r} needs a batch: say batch= too")
+        return {}
+    named = batch if isinstance(batch, UUID | str) else batch.id
+    try:
+        batch_id = named if isinstance(named, UUID) else UUID(named)
+    except ValueError:
+        raise ConfigurationError(f"batch={named!r} is not the id of a batch: pass the batch itself") from None
+    return {"batch_id": batch_id, "batch_group": _optional(group, "batch_group", KEY_LIMIT)}
 
 
 def _instant(at: object, name: str, instead: str) -> datetime | None:

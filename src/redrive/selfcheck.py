@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from redrive import dependency, finding, group, ordering, redrive
+from redrive import batch, dependency, finding, group, ordering, redrive
 from redrive.dependency import Dependency
 from redrive.duty import Tick
 from redrive.errors import Refused, StoreUnavailable
@@ -115,6 +115,7 @@ def own_checks() -> list[Check]:
         Check("redrive:stranded", _waiting_for_nothing, _unblock),
         Check("redrive:keys", _Keys().stuck, _promote),
         Check("redrive:runs", _lost_runs, _end_runs),
+        Check("redrive:notices", _overdue_notices, _send_notices),
     ]
 
 
@@ -244,6 +245,18 @@ async def _lost_runs(store: Store) -> list[Difference]:
 async def _end_runs(store: Store, found: Sequence[Difference], _by: str) -> None:
     async with store.transaction() as tx:
         await tx.run("runs_lost", ids=[each.key for each in found], error="its process is gone")
+
+
+# --- batches: a notice that is due, and that nobody has sent ---
+
+
+async def _overdue_notices(store: Store) -> list[Difference]:
+    rows = await store.ask("batch_repair", limit=_AT_ONCE)
+    return [_different(row["id"], "notice sent", f"batch {row['name']} has nothing left to wait for") for row in rows]
+
+
+async def _send_notices(store: Store, found: Sequence[Difference], _by: str) -> None:
+    await batch.repair(store, [UUID(each.key) for each in found])
 
 
 def _different(key: Any, desired: str, actual: str) -> Difference:

@@ -254,12 +254,17 @@ class Worker:
         """
         async with self._at_work(alive=False):
             await self._sweep()
+            seen = 0
             while True:
                 await self._turn()
                 if self._stopping:
                     await self._drain_and_hand_back()
                     return self.tally
                 idle = not self._held and not self._look
+                if idle and self.tally.claimed > seen:  # the end of an event may publish another, like a notice
+                    seen = self.tally.claimed
+                    self._look = True
+                    continue
                 if not await self._admit(every=idle) and idle:
                     if not await self._carry_on():
                         return self.tally

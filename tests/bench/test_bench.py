@@ -89,6 +89,14 @@ def test_backlog_tells_the_drain_beside_that_of_an_empty_table(store_options: li
     assert found["raw_rate"] > 0
 
 
+def test_batch_tells_the_rate_of_members_and_how_soon_the_notices_came(store_options: list[str]) -> None:
+    found = measured("batch", "--events", "700", *store_options)
+
+    assert found["ratio_to_drain"] > 0
+    assert 0 < found["first_delay_seconds"] < 5
+    assert 0 < found["final_delay_seconds"] < 5
+
+
 def test_keys_tells_the_rate_beside_that_of_events_without_keys(store_options: list[str]) -> None:
     found = measured("keys", "--events", "700", *store_options)
 

@@ -58,10 +58,12 @@ def test_without_a_terminal_the_demo_tells_its_story_in_lines(empty_folder: Path
         "redrive halts: the same failure came back 1 of 2 times in stage 2",
         "the other 3 are not touched",
         "redrive done: 4 of 4 delivered",
+        "batch marketplace: every order was tried",
+        "batch marketplace: nothing can move any more, 24 of 24 delivered",
         "delivered after the replay",
     ):
         assert said in result.out
-    assert "10 checks hold" in result.out
+    assert "11 checks hold" in result.out
     assert "redrive dlq ls" in result.out
     assert "\x1b" not in result.out
 

@@ -223,7 +223,12 @@ class Bench:
     async def insert(self, events: Iterable[Batched], *, ascii_only: bool = False) -> None:
         places = ", ".join(f":{name}" for name in COLUMNS)
         insert = statement("insert", f"insert into {self.table} ({', '.join(COLUMNS)}) values ({places})")
+        into = f"insert into {self.table.replace('outbox', 'batch')} (id, name, opened_at)"
+        known = statement("known", f"{into} values (:id, '', :at) on conflict do nothing")
         for event in events:
+            if event.batch_id is not None:
+                batch = {"id": event.batch_id, "at": NOW}
+                await self.query(known, {name: self._stored(each, name, ascii_only) for name, each in batch.items()})
             await self.query(insert, {name: self._stored(getattr(event, name), name, ascii_only) for name in COLUMNS})
 
     def _stored(self, value: Any, name: str, ascii_only: bool) -> Any:

@@ -30,6 +30,7 @@ FIELDS: Final[Mapping[str, Kind]] = {
     "cause": Text("causation_id", "caused by {}", noun="cause"),
     "id": Id("id", "with id {}"),
     "batch": Id("batch_id", "in batch {}"),
+    "batch-group": Text("batch_group", "in batch group {}", noun="batch group"),
     "payload": Document("payload"),
     "header": Header("headers"),
     "age": Span("created_at", forms=AGE),

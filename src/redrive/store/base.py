@@ -38,6 +38,7 @@ EVENT_COLUMNS: Final = (
     "fence", "session_id", "generation", "cycle", "first_failed_at", "last_error", "error_class", "error_type",
     "safe_to_retry", "fingerprint", "failure_history", "cancelled_by", "cancel_reason", "compensation", "steps_from",
     "created_at", "ended_at", "deleted_at", "deadline_at", "blocked_on", "deferred_count", "degraded",
+    "batch_id", "batch_group",
 )  # fmt: skip
 
 Entry = tuple[UUID | None, str, str, str, Mapping[str, Any]]
@@ -131,6 +132,7 @@ class Purge:
     redrives: int = 0
     runs: int = 0  # of reconcilers
     findings: int = 0
+    batches: int = 0
 
 
 class Transaction(Protocol):
@@ -253,6 +255,7 @@ def event_from(row: Mapping[str, Any]) -> Event:
         id=UUID(str(row["id"])),
         session_id=None if row["session_id"] is None else UUID(str(row["session_id"])),
         degraded=bool(row["degraded"]),
+        batch_id=None if row["batch_id"] is None else UUID(str(row["batch_id"])),
         payload=json.loads(row["payload"]),
         headers=json.loads(row["headers"]),
         status=Status(row["status"]),

@@ -20,7 +20,6 @@ import asyncpg
 from redrive.clock import Clock
 from redrive.errors import (
     ConfigurationError,
-    EventNotFound,
     RedriveError,
     Refused,
     SchemaMissing,
@@ -50,6 +49,7 @@ from redrive.store.base import (
     event_from,
     judge_schema,
 )
+from redrive.store.refusal import STATES
 from redrive.store.rows import (
     first_of_each_key,
     postgres_new,
@@ -474,6 +474,7 @@ class PostgresStore:
                     await gone("purge_redrives", ended_before),
                     await gone("purge_runs", ended_before),
                     await gone("purge_findings", ended_before),
+                    await gone("purge_batches", ended_before),
                 )
                 if purged.dead_letters and failed_before is not None:
                     detail = {"dead_letters": purged.dead_letters, "failed_before": iso(failed_before)}
@@ -698,7 +699,12 @@ class PostgresTransaction:
         return list(await self.connection.fetch(sql, *parameters))
 
     async def publish(self, events: Sequence[NewEvent]) -> list[Published]:
-        return await publish_rows(self.connection, events, self._now, notify=self._notify)
+        if all(event.batch_id is None for event in events):
+            return await publish_rows(self.connection, events, self._now, notify=self._notify)
+        # A batch that was closed meanwhile is an answer, not the end of the transaction.
+        with translating(self._place):
+            async with self.connection.transaction():
+                return await publish_rows(self.connection, events, self._now, notify=self._notify)
 
     async def mark_handled(self, target: str, idempotency_key: str, event_id: Any) -> bool:
         return bool(
@@ -838,7 +844,7 @@ class translating:  # noqa: N801 - reads as a verb: `with translating(place):`
             raise clear from error
 
     def _translated(self, error: Exception) -> RedriveError | None:
-        own = {"RD400": Refused, "RD404": EventNotFound, "RD409": Refused}.get(getattr(error, "sqlstate", None) or "")
+        own = STATES.get(getattr(error, "sqlstate", None) or "")
         if own is not None:
             return own(str(error))
         if isinstance(error, asyncpg.UniqueViolationError) and error.constraint_name == _ONE_OF_A_KEY:

@@ -11,7 +11,7 @@ from redrive.instant import to_micros
 SQLITE_ORDER: Final = (
     "id", "type", "source", "target", "subject", "payload", "headers", "idempotency_key", "retry_key", "correlation_id",
     "causation_id", "ordering_key", "queue", "priority", "due_at", "delay", "generation", "now",
-    "deadline_at",
+    "deadline_at", "batch_id", "batch_group",
 )  # fmt: skip
 
 
@@ -22,6 +22,7 @@ def sqlite_row(event: NewEvent, now: int) -> tuple[Any, ...]:
         event.idempotency_key, event.retry_key, event.correlation_id, event.causation_id, event.ordering_key,
         event.queue, event.priority, None if event.due_at is None else to_micros(event.due_at),
         int(event.delay_seconds * 1e6), event.generation, now, _deadline(event, now),
+        None if event.batch_id is None else str(event.batch_id), event.batch_group,
     )  # fmt: skip
 
 
@@ -60,12 +61,15 @@ def postgres_values(events: Sequence[NewEvent], now: datetime | None, *, notify:
         "generations": [event.generation for event in events],
         "deadline_ats": [event.deadline_at for event in events],
         "deadlines": [event.deadline_seconds for event in events],
+        "batch_ids": [event.batch_id for event in events],
+        "batch_groups": [event.batch_group for event in events],
     }
 
 
 _DEFAULTS: Final = {
     "subjects": None, "headers": "{}", "correlation_ids": None, "causation_ids": None, "ordering_keys": None,
-    "queues": "default", "priorities": 1, "delays": 0.0, "due_ats": None, "generations": 0,
+    "queues": "default", "priorities": 1, "delays": 0.0, "due_ats": None, "generations": 0, "batch_ids": None,
+    "batch_groups": None,
 }  # fmt: skip
 
 
@@ -87,7 +91,7 @@ def postgres_one(event: NewEvent, now: datetime | None, *, notify: bool) -> dict
         "idempotency_key": event.idempotency_key, "correlation_id": event.correlation_id,
         "causation_id": event.causation_id, "ordering_key": event.ordering_key, "queue": event.queue,
         "priority": event.priority, "delay": event.delay_seconds, "due_at": event.due_at,
-        "generation": event.generation,
+        "generation": event.generation, "batch_id": event.batch_id, "batch_group": event.batch_group,
     }  # fmt: skip
 
 

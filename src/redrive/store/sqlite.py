@@ -488,6 +488,7 @@ class SqliteStore:
                 gone("purge_redrives", ended_before),
                 gone("purge_runs", ended_before),
                 gone("purge_findings", ended_before),
+                gone("purge_batches", ended_before),
             )
             if purged.dead_letters:
                 detail = {
@@ -657,7 +658,7 @@ class SqliteTransaction:
         return await self._run(lambda: self.connection.execute(sql, parameters).fetchall())
 
     async def publish(self, events: Sequence[NewEvent]) -> list[Published]:
-        return await self._run(lambda: publish_rows(self.connection, events, self._now))
+        return await self._run(lambda: _ours(publish_rows, self.connection, events, self._now))
 
     async def mark_handled(self, target: str, idempotency_key: str, event_id: Any) -> bool:
         values = {
@@ -677,6 +678,7 @@ class SqliteTransaction:
             return False
         query = "select target, ordering_key from redrive_outbox where id = ?"
         promote(self.connection, self._now, self.connection.execute(query, (values["id"],)).fetchall())
+        look_at_batches(self.connection, self._now, [values["id"]])
         return True
 
     async def run(self, verb: str, clauses: Clauses = (), **values: Any) -> list[dict[str, Any]]:
@@ -785,6 +787,7 @@ def _deliver_rows(connection: sqlite3.Connection, now: int, rows: Sequence[Row])
     if named:
         done += connection.executemany(_sql("deliver_named").ordered(order), named).rowcount
     promote(connection, now, [(row[TARGET], row[ORDERING_KEY]) for row in rows])
+    look_at_batches(connection, now, [row[ID] for row in rows])
     if done == len(rows):
         return []
     # Rare: some leases were lost. Say which.
@@ -879,6 +882,14 @@ def promote(connection: sqlite3.Connection, now: int, freed: Iterable[Sequence[A
     keys = {(now, target, key) for target, key in freed if key is not None}
     if keys:
         connection.executemany(_sql("promote").ordered(("now", "target", "ordering_key")), keys)
+
+
+def look_at_batches(connection: sqlite3.Connection, now: int, delivered: Sequence[str]) -> None:
+    """Send the notices that are due now that these events were delivered."""
+    batches = [row[0] for row in connection.execute(_sql("batches_of").text, {"ids": json.dumps(delivered)})]
+    if batches:
+        values = {"ids": json.dumps(batches), "force": False, "now": now}
+        connection.execute(_sql("batch_look").text, values).fetchall()
 
 
 def count_dead(connection: sqlite3.Connection, ids: Sequence[str], now: int, *, is_new: bool = False) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Final
 from redrive.clock import Clock
 from redrive.errors import ConfigurationError, RedriveError, StoreFull, StoreReadOnly, StoreUnavailable
 from redrive.instant import to_micros
+from redrive.store.refusal import refusal
 
 Job = Callable[[sqlite3.Connection, int], Any]
 
@@ -197,6 +198,9 @@ def translated(error: BaseException) -> BaseException:
     """Say in our words what SQLite means; anything that is not about the file stays as it is."""
     if isinstance(error, RedriveError) or not isinstance(error, sqlite3.Error):
         return error
+    own = refusal(error)
+    if own is not None:
+        return own
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     kind, advice = {
         sqlite3.SQLITE_FULL: (StoreFull, "the disk is full: free some space, nothing was written"),

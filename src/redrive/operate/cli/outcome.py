@@ -13,7 +13,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
-from redrive.errors import EventNotFound, FindingNotFound, PayloadRefused, RedriveError, Refused, SelectionError
+from redrive.errors import PayloadRefused, RedriveError, Refused, SelectionError
 from redrive.event import Event
 from redrive.group import Group
 from redrive.operate.cli.text import clean, one_line
@@ -55,7 +55,7 @@ def code_of(error: RedriveError) -> Code:
     """Choose the exit code of an error."""
     if isinstance(error, BadInput | BadEdit | Ambiguous | SelectionError):
         return Code.USAGE
-    if isinstance(error, NothingMatched | EventNotFound | FindingNotFound | NotFound):
+    if isinstance(error, NothingMatched | NotFound | LookupError):
         return Code.NOTHING
     if isinstance(error, Refused | PayloadRefused):
         return Code.REFUSED

@@ -9,6 +9,7 @@ from redrive.operate.cli import (
     acts,
     attention,
     audit,
+    batches,
     demo,
     deps,
     dlq,
@@ -83,6 +84,7 @@ app.command("resume", rich_help_panel=_RUN)(deps.resume)
 
 app.command("attention", rich_help_panel=_LOOK)(attention.attention)
 app.add_typer(events.app, name="events", rich_help_panel=_LOOK)
+app.add_typer(batches.app, name="batches", rich_help_panel=_LOOK)
 app.add_typer(deps.app, name="deps", rich_help_panel=_LOOK)
 app.add_typer(schedules.app, name="schedules", rich_help_panel=_LOOK)
 app.add_typer(reservations.app, name="reservations", rich_help_panel=_LOOK)

@@ -31,6 +31,7 @@ _TO_NOWHERE: Final = 9  # which order goes where no carrier goes
 _POISONED: Final = {4: "12,50", 8: "1.250,00", 12: "7,90", 16: "42,00", 20: "1.310,00", 24: "9,90"}
 _ROLLED_BACK: Final = (15, 30)  # which customers leave the till in the middle
 _FROM_MARKETPLACE: Final = 24
+_BATCH: Final = "marketplace"
 _LOOK_SECONDS: Final = 0.2
 _FEED: Final = 200
 # When things happen, as parts of the whole.
@@ -149,6 +150,7 @@ class Stage:
         self._troubled: dict[UUID, str] = {}
         self._redrives: list[Redriving] = []
         self._spared = True
+        self._told: set[str] = set()
 
     @property
     def elapsed(self) -> float:
@@ -246,12 +248,16 @@ class Stage:
         await self._at(_MARKETPLACE)
         first = _FIRST_ORDER + _ORDERS
         orders = [(number, "marketplace", "25.00") for number in range(first, first + _FROM_MARKETPLACE)]
-        events = [each for number, who, total in orders for each in self._paid(number, who, _CITIES[0], total)]
-        await self._store(orders, events)
+        async with await self._app.batches.open(_BATCH) as batch:
+            events = [
+                each for number, who, total in orders for each in self._paid(number, who, _CITIES[0], total, batch.id)
+            ]
+            await self._store(orders, events)
         self.say(f"a marketplace sends {len(orders)} orders at once", "bold")
 
-    def _paid(self, number: int, who: str, city: str, total: str) -> list[NewEvent]:
-        return self._app.new_events("order.paid", {"id": number, "customer": who, "city": city, "total": total})
+    def _paid(self, number: int, who: str, city: str, total: str, batch: UUID | None = None) -> list[NewEvent]:
+        order = {"id": number, "customer": who, "city": city, "total": total}
+        return self._app.new_events("order.paid", order, batch=batch)
 
     async def _store(
         self, orders: list[tuple[int, str, str]], events: list[NewEvent], *, rolled_back: bool = False
@@ -353,6 +359,7 @@ class Stage:
             if before is not None and self.look.circuit is not None:
                 self._tell_of_circuit(before, self.look.circuit)
             await self._listen()
+            await self._tell_of_batch()
             await self._clock.sleep(_LOOK_SECONDS * min(1.0, self._pace))
 
     async def _look(self) -> Look:
@@ -381,6 +388,14 @@ class Stage:
             self.say("probe succeeds: the circuit closes", "bold green")
         if not new.is_shut and back > 0:
             self.say(f"circuit closed: {back} back, {after.waiting} wait", "green")
+
+    async def _tell_of_batch(self) -> None:
+        for batch in await self._app.batches.ls(name=_BATCH, limit=1):
+            for said in (batch.first, batch.final):
+                if said is not None and said.kind not in self._told:
+                    self._told.add(said.kind)
+                    what = "every order was tried" if said.kind == "first" else "nothing can move any more"
+                    self.say(f"batch {batch.name}: {what}, {said.delivered} of {said.total} delivered", "bold cyan")
 
     async def _listen(self) -> None:
         """Turn what is new on the trail into sentences, and notice those that made it after all."""
@@ -439,6 +454,7 @@ class Stage:
         live = look.of(*LIVE)
         halted = [each for each in self._redrives if each.state == "halted"]
         paid = sum(event.type == "order.paid" for event in events)
+        sums = [each.final and each.final.delivered for each in await app.batches.ls(name=_BATCH)]
         return Summary(
             url=self.url,
             seconds=round(self.elapsed, 1),
@@ -479,6 +495,7 @@ class Stage:
                 ),
                 "what a halted redrive had not released was untouched": self._spared,
                 "the bug's dead letters were all brought through": await self._cause() is None,
+                "the marketplace's batch was told of when its last order was delivered": sums == [_FROM_MARKETPLACE],
                 "the trail is unbroken": verdict.sound,
             },
         )

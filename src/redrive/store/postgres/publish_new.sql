@@ -6,19 +6,19 @@ with moment as materialized (
 ), published as (
     insert into redrive.outbox (
         id, type, source, target, subject, payload, headers, idempotency_key, correlation_id, causation_id, ordering_key,
-        queue, priority, due_at, generation, created_at)
+        queue, priority, due_at, generation, created_at, batch_id, batch_group)
     select g.id, g.type, g.source, g.target, g.subject, g.payload::json, coalesce(g.headers, '{}')::json, g.idempotency_key,
            g.correlation_id, g.causation_id, g.ordering_key, coalesce(g.queue, 'default'), coalesce(g.priority, 1),
            case when g.due_at is null and g.delay is null then m.now
                 else greatest(coalesce(g.due_at, m.now), m.now) + make_interval(secs => coalesce(g.delay, 0)) end,
-           coalesce(g.generation, 0), m.now
+           coalesce(g.generation, 0), m.now, g.batch_id, g.batch_group
     from moment m, unnest(
         :ids::uuid[], :types::text[], :sources::text[], :targets::text[], :subjects::text[], :payloads::text[],
         :headers::text[], :idempotency_keys::text[], :correlation_ids::text[], :causation_ids::text[],
         :ordering_keys::text[], :queues::text[], :priorities::smallint[], :delays::float8[], :due_ats::timestamptz[],
-        :generations::bigint[]
+        :generations::bigint[], :batch_ids::uuid[], :batch_groups::text[]
     ) as g(id, type, source, target, subject, payload, headers, idempotency_key, correlation_id, causation_id,
-           ordering_key, queue, priority, delay, due_at, generation)
+           ordering_key, queue, priority, delay, due_at, generation, batch_id, batch_group)
     returning queue
 )
 select count(pg_notify('redrive', w.queue)) from (select distinct queue from published) w where :notify::boolean

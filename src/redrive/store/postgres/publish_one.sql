@@ -3,12 +3,12 @@
 with published as (
     insert into redrive.outbox (
         id, type, source, target, subject, payload, headers, idempotency_key, correlation_id, causation_id, ordering_key,
-        queue, priority, due_at, generation, created_at)
+        queue, priority, due_at, generation, created_at, batch_id, batch_group)
     select :id::uuid, :type::text, :source::text, :target::text, :subject::text, (:payload::text)::json,
            (:headers::text)::json, :idempotency_key::text, :correlation_id::text, :causation_id::text, :ordering_key::text,
            :queue::text, :priority::smallint,
            greatest(coalesce(:due_at::timestamptz, m.now), m.now) + make_interval(secs => :delay::float8),
-           :generation::bigint, m.now
+           :generation::bigint, m.now, :batch_id::uuid, :batch_group::text
     from (select redrive.moment(:now::timestamptz) as now offset 0) m
     returning queue
 )

@@ -2,7 +2,9 @@
 -- Differs from PostgreSQL: one row a statement; the writer says what time it is.
 insert into redrive_outbox (
     id, type, source, target, subject, payload, headers, idempotency_key, retry_key, correlation_id, causation_id,
-    ordering_key, queue, priority, due_at, generation, created_at, deadline_at)
+    ordering_key, queue, priority, due_at, generation, created_at, deadline_at,
+    batch_id, batch_group)
 values (
     :id, :type, :source, :target, :subject, :payload, :headers, :idempotency_key, :retry_key, :correlation_id,
-    :causation_id, :ordering_key, :queue, :priority, max(coalesce(:due_at, :now), :now) + :delay, :generation, :now, :deadline_at)
+    :causation_id, :ordering_key, :queue, :priority, max(coalesce(:due_at, :now), :now) + :delay, :generation, :now, :deadline_at,
+    :batch_id, :batch_group)

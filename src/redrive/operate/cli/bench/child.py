@@ -27,6 +27,7 @@ import structlog
 
 from redrive import group
 from redrive.app import Redrive
+from redrive.batch import FINAL_NOTICE, FIRST_NOTICE
 from redrive.context import Context
 from redrive.errors import Taken
 from redrive.operate import views
@@ -112,6 +113,36 @@ async def work(
         if shared is not None:
             shared.tell(delivered)  # or the others wait for what was delivered since the last look
     return {"count": delivered, "began": began, "ended": ended}
+
+
+async def work_batch(go: Callable[[], None], *, url: str, goal: int) -> Result:
+    """Run a worker until the final notice of a batch has come; say how long after the last member each came."""
+    delivered, last = 0, 0.0
+    came: dict[str, float] = {}
+    app = Redrive(url)
+
+    @app.handler(TYPE)
+    async def noop(_payload: Any) -> None:
+        nonlocal delivered, last
+        delivered += 1
+        last = time.monotonic()
+
+    @app.handler(FIRST_NOTICE)
+    @app.handler(FINAL_NOTICE)
+    async def noted(payload: dict[str, Any]) -> None:
+        came[payload["kind"]] = time.monotonic()
+        if payload["delivered"] != goal:
+            raise ValueError(f"a notice counts {payload['delivered']} of {goal} events")
+        if len(came) == len(("first", "final")):
+            worker.stop()
+
+    async with app:
+        worker = app.worker()
+        go()
+        began = time.monotonic()
+        await worker.run()
+    delays = {f"{kind}_delay": at - last for kind, at in came.items()}
+    return {"count": delivered, "began": began, "ended": max(last, *came.values()), **delays}
 
 
 async def _stop_together(shared: Slots | None, mine: Callable[[], int], goal: int, stop: Callable[[], None]) -> None:
@@ -384,6 +415,7 @@ JOBS: Final[dict[str, Job]] = {
     "plan": plan,
     "look": look,
     "work": work,
+    "work_batch": work_batch,
     "raw_drain": raw_drain,
     "publish": publish,
     "raw_publish": raw_publish,

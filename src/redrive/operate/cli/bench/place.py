@@ -30,7 +30,7 @@ STEP: Final = 100_000
 _POSTGRES_FILL: Final = """
     insert into redrive.outbox (id, type, target, idempotency_key, correlation_id, payload, status, due_at, created_at,
                                 ended_at, attempts, fence, last_error, error_class, error_type, fingerprint,
-                                first_failed_at, ordering_key, blocked_on)
+                                first_failed_at, ordering_key, blocked_on, batch_id)
     select made.id, made.type, made.type, made.id::text, case when $7 > 1 then 'corr-' || made.n / 10 end,
            json_build_object('n', made.n, 'text', $4::text, 'currency', 'C' || made.n % 150),
            $5, clock_timestamp() + make_interval(secs => $6), clock_timestamp(),
@@ -41,7 +41,7 @@ _POSTGRES_FILL: Final = """
            case $5 when 'failed' then 'builtins.ValueError' end,
            case $5 when 'failed' then '1:' || lpad(to_hex(made.n % $7), 16, '0') end,
            case $5 when 'failed' then clock_timestamp() end,
-           case when $8 > 0 then (made.n % $8)::text end, case $5 when 'blocked' then 'bench' end
+           case when $8 > 0 then (made.n % $8)::text end, case $5 when 'blocked' then 'bench' end, $9::uuid
     from (select redrive.uuid7() as id, n, case when $7 > 1 then $3 || '.' || n % 20 else $3 end as type
           from generate_series($1::int, $2::int) as n) made
 """
@@ -53,7 +53,7 @@ _SQLITE_FILL: Final = """
                iif(:groups > 1, :type || '.' || (n % 20), :type) as type from numbered)
     insert into redrive_outbox (id, type, target, idempotency_key, correlation_id, payload, status, due_at, created_at,
                                 ended_at, attempts, fence, last_error, error_class, error_type, fingerprint,
-                                first_failed_at, ordering_key, blocked_on)
+                                first_failed_at, ordering_key, blocked_on, batch_id)
     select id, type, type, id, iif(:groups > 1, 'corr-' || (n / 10), null),
            json_object('n', n, 'text', :text, 'currency', 'C' || (n % 150)),
            :status, :due + n, :now, case when :status in ('delivered', 'failed') then :now + n end,
@@ -63,7 +63,7 @@ _SQLITE_FILL: Final = """
            iif(:status = 'failed', 'builtins.ValueError', null),
            iif(:status = 'failed', printf('1:%016x', n % :groups), null),
            iif(:status = 'failed', :now, null), iif(:keys > 0, cast(n % :keys as text), null),
-           iif(:status = 'blocked', 'bench', null)
+           iif(:status = 'blocked', 'bench', null), :batch
     from made
 """
 
@@ -78,6 +78,7 @@ class Rows:
     payload_bytes: int = 100
     groups: int = 1  # above 1: so many causes of failure, twenty types, and correlation ids
     keys: int = 0  # ordering keys that they share, or none
+    batch: str | None = None  # the id of the batch that they are members of
 
 
 class Place(Protocol):
@@ -136,7 +137,7 @@ class SqlitePlace:
             values: dict[str, Any] = {
                 "type": TYPE, "text": filler(kind.payload_bytes), "status": kind.status, "now": now, "ms": now // 1_000,
                 "due": now - kind.number + int(kind.delay * 1e6), "groups": kind.groups,
-                "keys": kind.keys,
+                "keys": kind.keys, "batch": kind.batch,
             }  # fmt: skip
             for first in range(1, kind.number + 1, STEP):
                 last = min(first + STEP - 1, kind.number)
@@ -190,7 +191,7 @@ class PostgresPlace:
                     last = min(first + STEP - 1, kind.number)
                     await connection.execute(
                         _POSTGRES_FILL, first, last, TYPE, filler(kind.payload_bytes), kind.status, kind.delay,
-                        kind.groups, kind.keys,
+                        kind.groups, kind.keys, kind.batch,
                     )  # fmt: skip
             await connection.execute("vacuum analyze redrive.outbox")
             with suppress(asyncpg.InsufficientPrivilegeError):

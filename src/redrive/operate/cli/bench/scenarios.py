@@ -3,6 +3,7 @@
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from redrive.operate.cli.bench.batch import batch
 from redrive.operate.cli.bench.drain import drain, keys
 from redrive.operate.cli.bench.drift import reconcile
 from redrive.operate.cli.bench.growth import growth
@@ -17,6 +18,7 @@ from redrive.operate.cli.bench.waiting import idle, latency
 SCENARIOS: Final[dict[str, Callable[[Setup, Place], Coroutine[Any, Any, Report]]]] = {
     "drain": drain,
     "keys": keys,
+    "batch": batch,
     "publish": publish,
     "latency": latency,
     "idle": idle,

@@ -1,0 +1,2 @@
+-- Read one batch.
+select * from redrive.batch where id = :id::uuid

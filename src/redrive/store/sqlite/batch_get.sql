@@ -1,0 +1,2 @@
+-- Read one batch.
+select * from redrive_batch where id = :id
