@@ -385,7 +385,7 @@ class Redrive:
         with self._portal_lock:
             if self._portal is None:
                 if self.url.endswith(":memory:"):
-                    message = "code without an event loop needs a database that two threads can share: use a file"
+                    message = "without an event loop, :memory: will not do: two threads share the database, use a file"
                     raise ConfigurationError(message)
                 self._portal = _Portal(self)
             portal = self._portal
