@@ -79,6 +79,9 @@ TRAIL_KINDS: Final = (
     "imported",
     "policy-set",
     "policy-cleared",
+    "token-created",
+    "token-revoked",
+    "revealed",
 )
 
 

@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from redrive.errors import EventNotFound, PayloadRefused, RedriveError, Refused, SelectionError
 from redrive.event import Event
 from redrive.group import Group
+from redrive.operate.auth import TokenNotFound
 from redrive.operate.cli.text import clean, one_line
 from redrive.operate.edit import BadEdit
 from redrive.operate.views import Ambiguous, NotFound
@@ -25,8 +26,8 @@ BROKEN_PIPE: Final = 141  # what a shell reports for a program that SIGPIPE ende
 
 
 _ORDER: Final = (
-    "demo", "init", "migrate", "doctor", "up", "worker", "publish", "pause", "resume", "events", "deps", "dlq",
-    "groups", "keys", "plan", "run", "redrives", "shadow", "replay", "policy", "audit", "purge", "bench",
+    "demo", "init", "migrate", "doctor", "up", "worker", "serve", "publish", "pause", "resume", "events", "deps", "dlq",
+    "groups", "keys", "plan", "run", "redrives", "shadow", "replay", "policy", "token", "audit", "purge", "bench",
 )  # fmt: skip
 
 
@@ -53,7 +54,7 @@ def code_of(error: RedriveError) -> Code:
     """Choose the exit code of an error."""
     if isinstance(error, BadInput | BadEdit | Ambiguous | SelectionError):
         return Code.USAGE
-    if isinstance(error, NothingMatched | EventNotFound | NotFound):
+    if isinstance(error, NothingMatched | EventNotFound | NotFound | TokenNotFound):
         return Code.NOTHING
     if isinstance(error, Refused | PayloadRefused):
         return Code.REFUSED

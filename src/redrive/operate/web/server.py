@@ -1,0 +1,124 @@
+"""Server: an ASGI app of ours behind a port, until told to stop.
+
+An address that others can reach is not opened while nobody could prove who they are.
+"""
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+import uvicorn
+from fastapi import FastAPI
+
+from redrive.app import Redrive
+from redrive.errors import ConfigurationError, Refused
+from redrive.logs import log
+from redrive.operate.auth import Tokens
+from redrive.operate.web.guard import Proxy
+
+DEFAULT_PORT: Final = 8321
+_STOP_SECONDS: Final = 10
+_MOST_AT_ONCE: Final = 2_000
+_BACKLOG: Final = 2_048
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether only this machine can reach an address."""
+    if host == "localhost":
+        return True
+    with suppress(ValueError):
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    return False
+
+
+async def check_bind(app: Redrive, host: str, *, open_for_viewing: bool, proxy: Proxy | None) -> None:
+    """Refuse to open a door that nobody guards."""
+    if open_for_viewing and not is_loopback(host):
+        raise Refused(
+            f"--open lets everybody look who can reach {host}: leave it out and use tokens, or bind to 127.0.0.1"
+        )
+    if is_loopback(host) or proxy is not None:
+        return
+    if not await Tokens(app).any_live():
+        raise Refused(
+            f"{host} can be reached by others, and there is no token yet: make one with "
+            "`redrive token create NAME --role operator`, or bind to 127.0.0.1"
+        )
+
+
+class Server:
+    """One server; ``run`` ends after ``stop``, when running requests have been answered."""
+
+    def __init__(self, web: FastAPI, host: str, port: int) -> None:
+        self._web = web
+        self._host = host
+        self._port = port
+        self._socket: socket.socket | None = None
+        config = uvicorn.Config(
+            web, log_config=None, access_log=False, lifespan="off", server_header=False, date_header=True,
+            proxy_headers=False, timeout_graceful_shutdown=_STOP_SECONDS, limit_concurrency=_MOST_AT_ONCE,
+            backlog=_BACKLOG, ws="none",
+        )  # fmt: skip
+        self._server = _Uvicorn(config)
+
+    def bind(self) -> str:
+        """Take the port; return the address for a browser."""
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        place = socket.socket(family, socket.SOCK_STREAM)
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            place.bind((self._host.strip("[]"), self._port))
+        except OSError as error:
+            place.close()
+            raise ConfigurationError(
+                f"cannot listen on {self._host}:{self._port}: {error.strerror or error}; choose another with --port"
+            ) from None
+        self._socket = place
+        host = f"[{self._host.strip('[]')}]" if family == socket.AF_INET6 else self._host
+        return f"http://{host}:{place.getsockname()[1]}"
+
+    async def run(self) -> None:
+        """Serve until ``stop``."""
+        if self._socket is None:
+            self.bind()
+        assert self._socket is not None
+        try:
+            await self._server.serve([self._socket])
+        finally:
+            self._socket.close()
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """Take no more requests; those that wait for news are let go."""
+        log.info("server stopping")
+        self._server.should_exit = True
+        self._server.force_exit = self._server.force_exit or at_once
+
+    @property
+    def started(self) -> bool:
+        return self._server.started
+
+
+class _Uvicorn(uvicorn.Server):
+    """Leaves signals alone: whoever runs it knows what they mean."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def serve_until(server: Server, stopped: asyncio.Event) -> None:
+    """Serve until an event is set."""
+    running = asyncio.create_task(server.run())
+    waiting = asyncio.create_task(stopped.wait())
+    try:
+        await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        server.stop()
+        await running
+    finally:
+        for task in (running, waiting):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
