@@ -26,6 +26,9 @@ from redrive.replay import check_actor
 
 PREFIX: Final = "rdv_"
 DEFAULT_EXPIRY: Final = "90d"
+AGENT_LIMIT: Final = 10
+"""A redrive of more events is started by an agent only when a person has approved it."""
+
 SIGN_IN_SECONDS: Final = 43_200.0
 REMEMBERED_SECONDS: Final = 5.0
 """How long a token that was revoked elsewhere may still open something."""
@@ -119,6 +122,11 @@ class Caller:
     def actor(self) -> str:
         """The name on the trail."""
         return f"agent:{self.name}" if self.role is Role.AGENT else self.name
+
+    @property
+    def most_redriven(self) -> int | None:
+        """How many events a redrive may have that the caller starts alone; nothing: as many as anybody."""
+        return AGENT_LIMIT if self.role is Role.AGENT else None
 
     def may(self, permission: Permission) -> bool:
         """Say whether the role allows it."""

@@ -4,14 +4,17 @@ Whoever may reveal asks for one event at a time, says why, and is on the trail.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
 
 from redrive.app import Redrive
-from redrive.event import Event
+from redrive.event import Event, TrailEntry
+from redrive.group import Group, Skew
 from redrive.mask import HIDDEN
 from redrive.operate.auth import Caller, Forbidden, Permission
-from redrive.operate.views import GroupStory, Standing, Step, group_json, skew_json
+from redrive.operate.views import GroupStory, Standing, Step, entry_json, group_json, plain, skew_json
+from redrive.ordering import HeldKey
 from redrive.replay import check_reason
 from redrive.selection import Selection
 from redrive.steps import StepRecord
@@ -80,6 +83,38 @@ def story(app: Redrive, told: GroupStory) -> dict[str, Any]:
             for each, members in told.redrives
         ],
     }
+
+
+def hidden_story(app: Redrive, told: GroupStory) -> GroupStory:
+    """Hide the secrets of a story before it is told in sentences."""
+    secrets = set() if told.sample is None else secrets_of(app, told.sample)
+    skews = [Skew(**_skew(app, skew_json(each))) for each in told.skews]
+    return replace(told, group=replace(told.group, title=app.mask.text(told.group.title, secrets)), skews=skews)
+
+
+async def group(app: Redrive, found: Group) -> dict[str, Any]:
+    """Show one group in a list; its title is the error of its latest dead letter."""
+    return {**group_json(found), "title": await _quoted(app, found.sample_event_id, found.title)}
+
+
+async def held_key(app: Redrive, found: HeldKey) -> dict[str, Any]:
+    """Show one key that is held up."""
+    line = (found.last_error or "").partition("\n")[0]
+    return {**plain(found), "last_error": (await _quoted(app, found.head, line)) or None}
+
+
+async def _quoted(app: Redrive, event_id: UUID, text: str) -> str:
+    """Hide in a text what is secret in the event that it speaks of."""
+    found = await app.event(event_id)
+    return app.mask.text(text, () if found is None else secrets_of(app, found))
+
+
+def entry(app: Redrive, found: TrailEntry, secrets: Iterable[str] = ()) -> dict[str, Any]:
+    """Show one entry of the trail; what it says of a token is its name, not a secret."""
+    told = entry_json(found)
+    if found.event_id is not None:
+        told["detail"] = app.mask.everywhere(told["detail"], secrets=secrets)
+    return told
 
 
 def _skew(app: Redrive, told: dict[str, Any]) -> dict[str, Any]:

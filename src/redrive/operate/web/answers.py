@@ -17,6 +17,7 @@ from redrive.errors import StoreUnavailable
 from redrive.logs import log
 from redrive.operate.auth import Caller
 from redrive.operate.web.problems import INVALID, KEY_REUSED, UNDER_WAY, Problem
+from redrive.store.base import Transaction
 
 KEPT_SECONDS: Final = 86_400.0
 PATIENCE_SECONDS: Final = 60.0
@@ -30,7 +31,7 @@ async def once(
     app: Redrive, request: Request, caller: Caller, inner: Callable[[Request], Awaitable[Response]]
 ) -> Response:
     """Make a call, unless it was made before: then say again what was answered."""
-    place = {"caller": caller.actor, "key": _key(request), "request": await _digest(request)}
+    place = request.state.answer = {"caller": caller.actor, "key": _key(request), "request": await _digest(request)}
     await app.open()
     async with app.store.transaction() as tx:
         await tx.run("answers_purge", limit=100)
@@ -42,12 +43,24 @@ async def once(
     except BaseException:
         await _drop(app, place)
         raise
-    body = getattr(response, "body", None)
-    if response.status_code >= _FAILED or body is None or len(body) > _LARGEST_ANSWER:
+    if response.status_code >= _FAILED or len(getattr(response, "body", bytes(_LARGEST_ANSWER))) >= _LARGEST_ANSWER:
         await _drop(app, place)
     else:
-        await _keep(app, place, response, bytes(body))
+        try:
+            async with app.store.transaction() as tx:
+                await keep(tx, request, response)
+        except StoreUnavailable as error:  # what was asked for is done: the caller shall know
+            log.warning("answer not kept for its idempotency key", key=place["key"], error=str(error))
     return response
+
+
+async def keep(tx: Transaction, request: Request, response: Response) -> None:
+    """Keep an answer, in the transaction of what it speaks of if that is at hand. Without a key nothing is kept."""
+    place = getattr(request.state, "answer", None)
+    if place is not None:
+        headers = {name: response.headers[name] for name in _KEPT_HEADERS if name in response.headers}
+        body = bytes(response.body).decode("utf-8")
+        await tx.run("answer_keep", status=response.status_code, headers=json.dumps(headers), body=body, **place)
 
 
 async def _again(app: Redrive, place: dict[str, str]) -> Response:
@@ -58,21 +71,6 @@ async def _again(app: Redrive, place: dict[str, str]) -> Response:
         raise Problem(UNDER_WAY, "a call with this Idempotency-Key has not been answered yet")
     headers = {**json.loads(rows[0]["headers"]), "Idempotency-Replayed": "true"}
     return Response(rows[0]["body"], rows[0]["status"], headers)
-
-
-async def _keep(app: Redrive, place: dict[str, str], response: Response, body: bytes) -> None:
-    headers = {name: response.headers[name] for name in _KEPT_HEADERS if name in response.headers}
-    try:
-        async with app.store.transaction() as tx:
-            await tx.run(
-                "answer_keep",
-                status=response.status_code,
-                headers=json.dumps(headers),
-                body=body.decode("utf-8"),
-                **place,
-            )
-    except StoreUnavailable as error:  # what was asked for is done: the caller shall know
-        log.warning("answer not kept for its idempotency key", key=place["key"], error=str(error))
 
 
 async def _drop(app: Redrive, place: dict[str, str]) -> None:

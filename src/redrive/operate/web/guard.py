@@ -22,11 +22,12 @@ from redrive.errors import ConfigurationError
 from redrive.operate.auth import ANYBODY, Caller, Forbidden, ForeignOrigin, How, NotSignedIn, Permission, Role, Tokens
 from redrive.operate.auth import proxied as vouched_for
 from redrive.operate.web import answers
-from redrive.operate.web.problems import BAD_REQUEST, TOO_LARGE, TOO_SLOW, Problem
+from redrive.operate.web.problems import BAD_REQUEST, INVALID, TOO_LARGE, TOO_SLOW, Problem
 
 BODY_BYTES: Final = 8_388_608
 BODY_SECONDS: Final = 30.0
 COOKIE: Final = "redrive_session"
+_SECRET: Final = frozenset({Permission.REVEAL, Permission.TOKENS})
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
@@ -198,6 +199,8 @@ class Guarded(APIRoute):
             request._body = await _body(request, guard.limits)  # noqa: SLF001 - where starlette keeps what was read
             if caller is None or "idempotency-key" not in request.headers:
                 return await inner(request)
+            if self.permission in _SECRET:
+                raise Problem(INVALID, "this answer holds a secret and is not kept: leave the Idempotency-Key out")
             return await answers.once(request.app.state.redrive, request, caller, inner)
 
         return handle

@@ -93,6 +93,7 @@ class Server:
     def stop(self, *, at_once: bool = False) -> None:
         """Take no more requests; those that wait for news are let go."""
         log.info("server stopping")
+        self._web.state.changes.stop()
         self._server.should_exit = True
         self._server.force_exit = self._server.force_exit or at_once
 

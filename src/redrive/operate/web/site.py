@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from redrive.app import Redrive
 from redrive.errors import RedriveError
 from redrive.operate.web import api, front, problems
+from redrive.operate.web.changes import Changes
 from redrive.operate.web.guard import BODY_BYTES, BODY_SECONDS, Guard, Limits, Proxy
 
 __all__ = ["Proxy", "ROUTERS", "redrive_asgi"]
@@ -56,6 +57,7 @@ def redrive_asgi(
     web.state.redrive = app
     limits = Limits(body_bytes, body_seconds)
     web.state.guard = Guard(app, is_open=open_for_viewing, proxy=proxy, limits=limits)
+    web.state.changes = Changes(app)
     for router in ROUTERS:
         web.router.routes.extend(router.routes)
     web.mount("/static", StaticFiles(directory=str(resources.files("redrive.operate.web") / "static")))

@@ -11,9 +11,38 @@ from fastapi.openapi.utils import get_openapi
 from starlette.routing import BaseRoute
 
 from redrive import __version__
-from redrive.operate.web.api import events, overview
+from redrive.operate.web.api import (
+    access,
+    audit,
+    dead_letters,
+    dependencies,
+    events,
+    groups,
+    keys,
+    live,
+    overview,
+    policies,
+    publish,
+    redrives,
+)
 
-ROUTERS: Final[Sequence[APIRouter]] = (events.router, overview.router)
+ROUTERS: Final[Sequence[APIRouter]] = tuple(
+    each.router
+    for each in (
+        publish,  # first: it is called most, and routes are tried in order
+        overview,
+        events,
+        dead_letters,
+        groups,
+        redrives,
+        keys,
+        dependencies,
+        policies,
+        live,
+        audit,
+        access,
+    )
+)
 
 
 def described(routes: Sequence[BaseRoute]) -> dict[str, Any]:
