@@ -31,8 +31,8 @@ class Site:
 
     def client(self, role: Role | None = Role.OPERATOR, **options: Any) -> httpx.AsyncClient:
         """Make a caller of a role, or one who shows nothing."""
-        headers = {} if role is None else {"Authorization": f"Bearer {self.tokens[role]}"}
-        return browser(self.web, headers=headers, **options)
+        shown = {} if role is None else {"Authorization": f"Bearer {self.tokens[role]}"}
+        return browser(self.web, **{**options, "headers": {**shown, **options.get("headers", {})}})
 
 
 def browser(web: Any, peer: str = "203.0.113.7", **options: Any) -> httpx.AsyncClient:

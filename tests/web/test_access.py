@@ -99,7 +99,9 @@ async def test_every_route_refuses_a_role_that_does_not_have_its_permission(site
             if permission in ALLOWED[role]:
                 continue
             async with site.client(role) as client:
-                answer = await said(client, method, path, content=b"{not json", headers={"content-type": "application/json"})
+                answer = await said(
+                    client, method, path, content=b"{not json", headers={"content-type": "application/json"}
+                )
             if answer != (403, "forbidden"):
                 wrong.append(f"{role} {method} {path}: {answer}")
 
@@ -211,7 +213,9 @@ async def test_over_https_the_cookie_is_secure(sqlite_site: Site) -> None:
     assert "secure" in entered.headers["set-cookie"].lower()
 
 
-@pytest.mark.parametrize("on", ["https://evil.test/", "//evil.test", "/\\evil.test", "\\\\evil.test", "javascript:x", ""])
+@pytest.mark.parametrize(
+    "on", ["https://evil.test/", "//evil.test", "/\\evil.test", "\\\\evil.test", "javascript:x", ""]
+)
 async def test_signing_in_leads_nowhere_else(sqlite_site: Site, on: str) -> None:
     async with sqlite_site.client(None, headers={"Sec-Fetch-Site": "same-origin"}) as client:
         entered = await client.post("/login", data={"token": sqlite_site.tokens[Role.VIEWER], "next": on})
@@ -329,7 +333,9 @@ async def test_a_proxy_is_believed_only_from_where_it_may_call(sqlite_site: Site
     async with browser(web, "10.1.2.3", headers={"X-User": "ada@example.com"}) as client:
         known = await client.get("/api/v1/whoami")
         foreign = await client.post("/api/v1/audit/verify", headers={"Sec-Fetch-Site": "cross-site"})
-        odd = [(await client.get("/api/v1/whoami", headers={"X-User": name})).status_code for name in ("agent:x", "", " ")]
+        odd = [
+            (await client.get("/api/v1/whoami", headers={"X-User": name})).status_code for name in ("agent:x", "", " ")
+        ]
     async with browser(web, "11.1.2.3", headers={"X-User": "ada@example.com"}) as client:
         unknown = await client.get("/api/v1/whoami")
 
@@ -350,5 +356,3 @@ def _id(text: str) -> Any:
     from uuid import UUID
 
     return UUID(text)
-
-

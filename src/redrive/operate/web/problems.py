@@ -46,7 +46,7 @@ AMBIGUOUS: Final = Rule("ambiguous", 409, "Several are meant", "Give more of the
 REFUSED: Final = Rule("refused", 409, "This cannot be done now", "Look at it again: it may have changed meanwhile.")
 CHANGED: Final = Rule("changed", 412, "It has changed meanwhile", "Read it again, and edit it anew.")
 NEEDS_MATCH: Final = Rule("needs-match", 428, "Say which state you have seen", "Send its ETag as `If-Match`.")
-INVALID: Final = Rule("invalid", 422, "This cannot be understood", "Correct what `errors` points at.")
+INVALID: Final = Rule("invalid", 422, "This cannot be understood", "Correct what `detail` and `errors` say.")
 SELECTION: Final = Rule("selection", 422, "The selection cannot be understood", "Correct it where `position` points.")
 KEY_REUSED: Final = Rule(
     "idempotency-key-reused", 422, "This key was used for another call", "Use a new key for every new call.",

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from redrive.duration import span
+from redrive.duration import parse_duration
 from redrive.operate import actions
 from redrive.operate.auth import DEFAULT_EXPIRY, Permission, Role
 from redrive.operate.web.api.shared import IdPath, Sent, Why, page
@@ -81,7 +81,7 @@ class Gone(Sent):
 @needs(Permission.PURGE)
 async def purge(app: AppOf, caller: CallerOf, what: Gone) -> dict[str, Any]:
     """Remove what ended long ago; up to 100,000 at once, `more` says whether to ask again."""
-    seconds = span(what.older_than, "older_than")
+    seconds = parse_duration(what.older_than)
     if what.dry_run:
         gone, more = await actions.would_purge(app, older_than=seconds, dead_letters=what.dead_letters, by=caller.actor)
     else:

@@ -7,6 +7,7 @@ from fastapi import Request
 from redrive.operate import doctor, views
 from redrive.operate.auth import ALLOWED, Permission
 from redrive.operate.web import api
+from redrive.operate.web.api.shared import page
 from redrive.operate.web.api.shared import router as new_router
 from redrive.operate.web.guard import AppOf, CallerOf, needs
 
@@ -24,7 +25,8 @@ async def overview(app: AppOf) -> dict[str, Any]:
 @needs(Permission.LOOK)
 async def problems(app: AppOf) -> dict[str, Any]:
     """Look for what will hurt later."""
-    return {"items": [check.to_json() async for check in doctor.examine(app)], "next": None}
+    await app.open()
+    return page([check.to_json() async for check in doctor.look(app)])
 
 
 @router.get("/whoami")
