@@ -5,10 +5,12 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
+from redrive.errors import ConfigurationError
 from redrive.operate import views
 from redrive.operate.auth import SIGN_IN_SECONDS, NotSignedIn, Permission
 from redrive.operate.web import pages
 from redrive.operate.web.guard import COOKIE, AppOf, CallerOf, Guarded, GuardOf, needs, public
+from redrive.operate.web.problems import NOT_READY, Problem
 
 router = APIRouter(route_class=Guarded, include_in_schema=False)
 
@@ -24,8 +26,11 @@ async def healthz() -> dict[str, Any]:
 @public
 async def readyz(app: AppOf) -> dict[str, Any]:
     """Say whether the database answers and has the right tables."""
-    await app.open()
-    await app.store.check_schema()
+    try:
+        await app.open()
+        await app.store.check_schema()
+    except ConfigurationError as error:
+        raise Problem(NOT_READY, str(error)) from error
     return {"ready": True}
 
 

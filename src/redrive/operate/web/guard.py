@@ -22,7 +22,7 @@ from redrive.errors import ConfigurationError
 from redrive.operate.auth import ANYBODY, Caller, Forbidden, ForeignOrigin, How, NotSignedIn, Permission, Role, Tokens
 from redrive.operate.auth import proxied as vouched_for
 from redrive.operate.web import answers
-from redrive.operate.web.problems import BAD_REQUEST, INVALID, TOO_LARGE, TOO_SLOW, Problem
+from redrive.operate.web.problems import BAD_REQUEST, INVALID, NOT_READY, TOO_LARGE, TOO_SLOW, Problem
 
 BODY_BYTES: Final = 8_388_608
 BODY_SECONDS: Final = 30.0
@@ -80,6 +80,7 @@ class Guard:
     """Finds out who calls, and whether they may."""
 
     def __init__(self, app: Redrive, *, is_open: bool, proxy: Proxy | None, limits: Limits) -> None:
+        self._app = app
         self.tokens = Tokens(app)
         self.limits = limits
         self._is_open = is_open
@@ -88,11 +89,19 @@ class Guard:
 
     async def admit(self, request: Request, permission: Permission | None) -> Caller | None:
         """Let a request in, or say why not."""
-        caller = None if permission is None else await self.identify(request)
+        caller = None if permission is None else await self._known(request)
         if caller is not None and permission is not None and not caller.may(permission):
             raise Forbidden(f"{caller.name} is {_a(caller.role)}, and this needs the permission to {permission}")
         if request.method not in SAFE and (caller is None or caller.how is not How.TOKEN):
             check_origin(request)
+        return caller
+
+    async def _known(self, request: Request) -> Caller:
+        try:
+            caller = await self.identify(request)
+            await self._app.open()
+        except ConfigurationError as error:  # nothing that the caller has said: this cannot be worked with
+            raise Problem(NOT_READY, str(error)) from error
         return caller
 
     async def identify(self, request: Request) -> Caller:
