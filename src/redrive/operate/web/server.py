@@ -72,6 +72,7 @@ class Server:
         place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             place.bind((self._host.strip("[]"), self._port))
+            place.listen(_BACKLOG)  # whoever is told the address may call at once
         except OSError as error:
             place.close()
             raise ConfigurationError(
@@ -106,6 +107,11 @@ class Server:
         self._web.state.changes.stop()
         self._server.should_exit = True
         self._server.force_exit = self._server.force_exit or at_once
+
+    @property
+    def answered(self) -> int:
+        """How many requests have been answered."""
+        return self._server.server_state.total_requests
 
     @property
     def started(self) -> bool:
