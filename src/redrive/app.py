@@ -24,6 +24,7 @@ from redrive.group import Group
 from redrive.instant import to_micros
 from redrive.isolate import find_app, isolated
 from redrive.lock import Locks
+from redrive.mask import DEFAULT_NAMES, Mask
 from redrive.ordering import HeldKey, InLine
 from redrive.override import Override
 from redrive.payload import Limits, check_text, check_whole, encode
@@ -71,6 +72,7 @@ class Redrive:
         migrate: bool | None = None,
         notify: bool = True,
         approval_above: int | None = None,
+        mask: Sequence[str] = DEFAULT_NAMES,
         clock: Clock | None = None,
     ) -> None:
         """Name the database; nothing is opened yet.
@@ -78,6 +80,7 @@ class Redrive:
         ``migrate``: create missing tables when opening. On by default for SQLite, off for PostgreSQL, where
         `redrive migrate` is a step of your deployment. ``approval_above``: a redrive of more events than this needs
         the approval of a second person; where the database says a smaller number for everybody, that one holds.
+        ``mask``: fields with these names are hidden from operators, in payloads, headers and errors.
         """
         self.url = url
         self.clock: Clock = clock or SystemClock()
@@ -90,6 +93,7 @@ class Redrive:
         self.limits = limits or Limits()
         self._notify = notify
         self.approval_above = approval_above
+        self.mask = Mask.of(mask)
         self._handlers: dict[str, Handler] = {}
         self._circuits: dict[str, Circuit] = {}
         self._targets: dict[str, tuple[str, ...]] = {}

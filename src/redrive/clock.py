@@ -7,8 +7,10 @@ On PostgreSQL the server's own clock decides what is due; ``database_now()`` is 
 """
 
 import asyncio
+import base64
 import os
 import random
+import secrets
 import threading
 import time
 import uuid
@@ -25,6 +27,7 @@ __all__ = ["Clock", "SystemClock", "VirtualClock"]
 
 _VERSION_AND_VARIANT = 7 << 76 | 2 << 62
 _RUN_OVER = 1 << 62  # the lower bit of the variant: set only by a carry out of the random part
+_SECRET_BYTES = 32
 _UUID = uuid.UUID
 _UNKNOWN = uuid.SafeUUID.unknown
 _new = object.__new__
@@ -62,6 +65,10 @@ class Clock(Protocol):
         """Return a UUIDv7 greater than every earlier one of this clock."""
         ...
 
+    def new_secret(self) -> str:
+        """Return 256 bits that nobody can guess, as text that fits a header or a URL."""
+        ...
+
 
 class SystemClock:
     """The clock and the entropy of the operating system."""
@@ -91,6 +98,9 @@ class SystemClock:
 
     def new_id(self) -> uuid.UUID:
         return self._ids.next(time.time_ns() // 1_000_000)
+
+    def new_secret(self) -> str:
+        return secrets.token_urlsafe(_SECRET_BYTES)
 
     def reseed(self) -> None:
         """Begin with new dice: a forked child would otherwise make the ids its parent makes."""
@@ -137,6 +147,9 @@ class VirtualClock:
 
     def new_id(self) -> uuid.UUID:
         return self._ids.next(self._micros // 1_000)
+
+    def new_secret(self) -> str:
+        return base64.urlsafe_b64encode(self._dice.randbytes(_SECRET_BYTES)).rstrip(b"=").decode("ascii")
 
 
 class _Ids:

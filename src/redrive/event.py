@@ -89,6 +89,9 @@ TRAIL_KINDS: Final = (
     "finding-ignored",
     "batch-closed",
     "batch-forced",
+    "token-created",
+    "token-revoked",
+    "revealed",
 )
 
 

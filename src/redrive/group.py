@@ -83,9 +83,14 @@ class Miscount:
     counted: int
 
 
-async def groups(store: Store, *, everything: bool = False, state: str | None = None, limit: int = 100) -> list[Group]:
+async def groups(
+    store: Store, *, everything: bool = False, state: str | None = None, limit: int = 100, after: Group | None = None
+) -> list[Group]:
     """List groups, the latest failure first; without ``everything`` only those with dead letters."""
-    rows = await store.ask("groups", all=everything, state=state, limit=limit)
+    rows = await store.ask(
+        "groups", all=everything, state=state, limit=limit, after=None if after is None else after.fingerprint,
+        seen_before=None if after is None else after.last_seen_at,
+    )  # fmt: skip
     return [_group(row) for row in rows]
 
 

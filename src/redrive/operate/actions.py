@@ -18,7 +18,7 @@ from redrive.group import Group
 from redrive.instant import from_micros
 from redrive.operate import views
 from redrive.payload import check_whole
-from redrive.redrive import Plan, Redriving
+from redrive.redrive import Plan, Redriving, Release
 from redrive.replay import Mark, check_actor, check_reason, mark
 from redrive.selection import Selection, dead_letters, live, parse
 from redrive.setting import APPROVAL_ABOVE, Setting
@@ -363,6 +363,27 @@ async def plan(app: Redrive, selection: str, *, by: str, unsafe: bool = False) -
         return None
     planned = await app.plan(selection, by=by, unsafe=unsafe)
     return planned if planned.redrive.total else None
+
+
+async def plan_story(app: Redrive, planned: Plan) -> views.PlanStory:
+    """Put together what is said beside a plan."""
+    samples, workers = await views.samples(app, planned), await views.live_workers(app)
+    return views.PlanStory(planned, samples, workers, await approval_limit(app))
+
+
+async def start(
+    app: Redrive, token: str, *, by: str, reason: str, release: Release, generation: int | None = None,
+    from_start: bool = False, at_most: int | None = None,
+) -> Redriving:  # fmt: skip
+    """Start a planned redrive; one of more than ``at_most`` events needs a second person, whatever else is said."""
+    if at_most is not None:
+        planned = await views.find_redrive(app, token)
+        if planned.ready > at_most and planned.approved_by is None:
+            raise Refused(
+                f"{planned.ready:,} events are more than the {at_most:,} that {by} may start alone: "
+                f"somebody approves first (`redrive redrives approve {planned.id}`)"
+            )
+    return await app.start(token, by=by, reason=reason, release=release, generation=generation, from_start=from_start)
 
 
 async def approval_limit(app: Redrive) -> int | None:

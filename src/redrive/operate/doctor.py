@@ -84,15 +84,21 @@ async def examine(app: Redrive) -> AsyncIterator[Check]:
         yield _problem("database", str(error), "correct the URL, or bring the database up")
         return
     try:
-        yield await _answers(app)
-        schema = await _schema(app)
-        yield schema
-        if schema.health is not Health.PROBLEM:
-            checks = (*_ABOUT_THE_STORE[app.store.name], *_ABOUT_THE_WORK)
-            for name, check in checks:
-                yield await _made(name, check, app)
+        async for check in look(app):
+            yield check
     finally:
         await app.store.close()
+
+
+async def look(app: Redrive) -> AsyncIterator[Check]:
+    """Make every check on an app that is open, and leave it open."""
+    yield await _answers(app)
+    schema = await _schema(app)
+    yield schema
+    if schema.health is not Health.PROBLEM:
+        checks = (*_ABOUT_THE_STORE[app.store.name], *_ABOUT_THE_WORK)
+        for name, check in checks:
+            yield await _made(name, check, app)
 
 
 async def _made(name: str, check: Callable[[Redrive], Awaitable[Check]], app: Redrive) -> Check:

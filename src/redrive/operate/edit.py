@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from redrive.errors import RedriveError, Refused
@@ -50,6 +50,11 @@ def assignment(text: str) -> Change:
     except (ValueError, RecursionError):
         value = said
     return Change(path, value)
+
+
+def assigned(field: str, value: Any) -> Change:
+    """Read ``payload.a.b``, a field that gets a value."""
+    return replace(removal(field), value=value, gone=False)
 
 
 def removal(text: str) -> Change:

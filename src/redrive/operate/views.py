@@ -36,6 +36,9 @@ _COMPARED: Final = 200
 _PAST_REDRIVES: Final = 10
 _GROUPS_REPORTED: Final = 50
 _SAMPLES_SEARCHED: Final = 200
+_HELD_SHOWN: Final = 100
+RATES: Final = (10.0, 50.0, 200.0, 1_000.0)
+"""At which a plan says how long it would take."""
 
 
 class Ambiguous(RedriveError):
@@ -339,6 +342,22 @@ async def recent_trail(app: Redrive, limit: int) -> list[TrailEntry]:
     return [item[-1] for item in sorted(newest, key=lambda item: item[:3], reverse=True)]
 
 
+async def chain_of_trail(app: Redrive, chain: str, *, before: int | None, limit: int) -> list[TrailEntry]:
+    """Read a page of one chain, newest first."""
+    await app.open()
+    rows = await app.store.ask("trail_chain", chain=chain, before=before, limit=limit)
+    return [
+        TrailEntry(
+            **{
+                **row,
+                "at": from_micros(row["at"]) if isinstance(row["at"], int) else row["at"],
+                "event_id": None if row["event_id"] is None else UUID(str(row["event_id"])),
+            }
+        )
+        for row in rows
+    ]
+
+
 def entry_json(entry: TrailEntry) -> dict[str, Any]:
     """Return a trail entry as a plain dict."""
     return {
@@ -449,6 +468,12 @@ class Item:
         return _plain(asdict(self))
 
 
+async def items_after(app: Redrive, redrive_id: UUID, position: int, limit: int) -> list[Item]:
+    """Read the members of a redrive that come after a position."""
+    rows = await app.store.ask("redrive_items", id=redrive_id, after=position, limit=limit)
+    return [_item(row) for row in rows]
+
+
 async def items(app: Redrive, redrive_id: UUID) -> AsyncIterator[Item]:
     """Walk through the members of a redrive in their order, a page at a time."""
     after = 0
@@ -528,6 +553,53 @@ async def samples(app: Redrive, plan: Plan, most: int = 5) -> list[Event]:
     return [event for event in events if event is not None]
 
 
+@dataclass(frozen=True, slots=True)
+class PlanStory:
+    """A plan with what is said beside it."""
+
+    plan: Plan
+    samples: Sequence[Event]
+    workers: Sequence[Session]
+    approval_above: int | None = None
+
+    @property
+    def needs_approval(self) -> bool:
+        """Whether a second person must agree before it can be started."""
+        return self.approval_above is not None and self.standing.ready > self.approval_above
+
+    @property
+    def standing(self) -> Redriving:
+        return self.plan.redrive
+
+    @property
+    def sentence(self) -> str:
+        """Say what is meant, with its count."""
+        return parse(self.standing.selection).sentence(self.standing.planned_at, self.standing.total)
+
+    @property
+    def unattended(self) -> list[str]:
+        """Name the targets that no worker of those at work handles."""
+        attended = {target for each in self.workers for target in each.targets}
+        return sorted({str(part["target"]) for part in self.plan.parts} - attended) if self.workers else []
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain dict."""
+        return {
+            "redrive": redriving_json(self.standing),
+            "sentence": self.sentence,
+            "total": self.standing.total,
+            "ready": self.standing.ready,
+            "ineligible": self.plan.ineligible,
+            "parts": [_plain(part) for part in self.plan.parts],
+            "samples": [str(event.id) for event in self.samples],
+            "seconds_at": {f"{rate:g}/s": self.plan.seconds_at(rate) for rate in RATES},
+            "live_workers": len(self.workers),
+            "unattended_targets": self.unattended,
+            "token": self.standing.token,
+            "needs_approval": self.needs_approval,
+        }
+
+
 def redriving_json(standing: Redriving) -> dict[str, Any]:
     """Return a redrive as a plain dict; a plan has its token."""
     told = _plain(asdict(standing))
@@ -535,6 +607,11 @@ def redriving_json(standing: Redriving) -> dict[str, Any]:
     if standing.state == "planned":
         told["token"] = standing.token
     return told
+
+
+def plain(told: Any) -> dict[str, Any]:
+    """Return a dataclass as a plain dict."""
+    return _plain(asdict(told))
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from redrive.group import Group, Skew
-from redrive.operate import actions, views
+from redrive.group import Group
+from redrive.operate import actions, explain, views
 from redrive.operate.cli import show
 from redrive.operate.cli.outcome import BadInput, NothingMatched, say
 from redrive.operate.cli.redrives import state_text as redrive_state
@@ -37,8 +37,6 @@ GroupArgument = Annotated[str, typer.Argument(metavar="FP", help="The fingerprin
 _COLOURS: Final = {"new": "bold yellow", "ongoing": "yellow", "resolved": "green", "regressed": "bold red"}
 _NOTE_LIMIT: Final = 2_000
 _OWNER_LIMIT: Final = 255
-_ALWAYS: Final = 0.995
-_NEVER: Final = 0.005
 
 
 class State(StrEnum):
@@ -148,7 +146,7 @@ def _sheet(story: GroupStory, now: datetime) -> RenderableType:
         ]
         drawn = show.table(("FIELD", "VALUE", "DEAD", "DELIVERED"), rows, wide="VALUE", caps={"FIELD": 40})
         parts.append(Padding(drawn, (0, 0, 0, 2)))
-    parts.append(Padding(Text(_compared(story), style="dim"), (0, 0, 0, 2)))
+    parts.append(Padding(Text(explain.compared(story), style="dim"), (0, 0, 0, 2)))
     if story.redrives:
         redrives = [
             (str(each.id)[:13], redrive_state(each.state), f"{members:,}", f"{each.delivered:,}", f"{each.failed:,}",
@@ -184,23 +182,13 @@ def _instant(at: datetime, now: datetime) -> str:
     return f"{day(at)} {clock_time(at)[:8]} UTC ({when(at, now)})"
 
 
-def _compared(story: GroupStory) -> str:
-    if not story.dead:
-        return "It has no dead letters now, so there is nothing to compare."
-    if not story.delivered:
-        looked = plural(story.dead, "dead letter")
-        return f"{looked} looked at; none of {story.group.target} was delivered to compare with."
-    nothing = "" if story.skews else "No field does. "
-    return f"{nothing}{plural(story.dead, 'dead letter')} compared with {plural(story.delivered, 'delivered event')}."
-
-
 @app.command("explain")
-def explain(
+def explain_one(
     ctx: typer.Context, fingerprint: GroupArgument, output: OutputOption = Output.TABLE, url: UrlOption = None
 ) -> None:
     """Say in sentences why these belong together and what sets them apart from what was delivered."""
     story, now = run(_story(url_from(ctx, url), fingerprint))
-    sentences = list(_sentences(story, now))
+    sentences = list(explain.sentences(story, now))
     if output is Output.TABLE:
         for sentence in sentences:
             show.put(Text(clean(sentence)))
@@ -208,41 +196,6 @@ def explain(
     told = {"fingerprint": story.group.fingerprint, "sentences": sentences,
             "skew": [views.skew_json(each) for each in story.skews]}  # fmt: skip
     show.plain(told, output)
-
-
-def _sentences(story: GroupStory, now: datetime) -> Iterable[str]:
-    each = story.group
-    counts = f"{plural(each.dead_count, 'dead letter')} now, {each.total_count:,} ever"
-    yield f"Group {each.short} is {each.state}: {counts}."
-    yield f"Why they are one group: {each.why}."
-    yield f"They say: {one_line(show.said(each.title), 300)}"
-    yield f"The first was seen {when(each.first_seen_at, now)}, the last {when(each.last_seen_at, now)}."
-    if each.last_generation != each.first_generation:
-        yield f"They began with generation {each.first_generation} and were last seen with {each.last_generation}."
-    for found in story.skews:
-        yield _skew_sentence(found, compared=bool(story.delivered))
-    yield _compared(story)
-    for redrive, members in story.redrives[:3]:
-        yield (
-            f"Redrive {str(redrive.id)[:13]} had {members:,} of them "
-            f"and is {redrive.state}: {redrive.delivered:,} delivered, {redrive.failed:,} failed."
-        )
-
-
-def _skew_sentence(found: Skew, *, compared: bool) -> str:
-    value = one_line(found.value, 80) or "empty"
-    dead = _share(found.among_dead, "all of the dead letters", "of the dead letters")
-    if not compared:
-        return f"{found.field} is {value} in {dead}."
-    among = found.among_delivered
-    other = (
-        "none of the delivered ones" if among < _NEVER else _share(among, "all delivered ones", "of the delivered ones")
-    )
-    return f"{found.field} is {value} in {dead}, but in {other}."
-
-
-def _share(share: float, whole: str, some: str) -> str:
-    return whole if share >= _ALWAYS else f"{share:.0%} {some}"
 
 
 # --- saying something about a group ---

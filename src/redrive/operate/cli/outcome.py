@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from redrive.errors import PayloadRefused, RedriveError, Refused, SelectionError
 from redrive.event import Event
 from redrive.group import Group
+from redrive.operate.auth import TokenNotFound
 from redrive.operate.cli.text import clean, one_line
 from redrive.operate.edit import BadEdit
 from redrive.operate.views import Ambiguous, NotFound
@@ -55,7 +56,7 @@ def code_of(error: RedriveError) -> Code:
     """Choose the exit code of an error."""
     if isinstance(error, BadInput | BadEdit | Ambiguous | SelectionError):
         return Code.USAGE
-    if isinstance(error, NothingMatched | NotFound | LookupError):
+    if isinstance(error, NothingMatched | NotFound | TokenNotFound | LookupError):
         return Code.NOTHING
     if isinstance(error, Refused | PayloadRefused):
         return Code.REFUSED

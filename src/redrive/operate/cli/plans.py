@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import typer
@@ -11,7 +10,6 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from redrive.app import Redrive
-from redrive.event import Event
 from redrive.operate import actions, views
 from redrive.operate.cli import show
 from redrive.operate.cli.follow import follow_to_the_end, no_worker
@@ -30,11 +28,9 @@ from redrive.operate.cli.shared import (
     url_from,
 )
 from redrive.operate.cli.text import clean, duration, span, when
-from redrive.redrive import DEFAULT_IN_FLIGHT, Plan, Redriving, Release
+from redrive.operate.views import RATES, PlanStory
+from redrive.redrive import DEFAULT_IN_FLIGHT, Redriving, Release
 from redrive.selection import dead_letters, parse
-from redrive.store.base import Session
-
-RATES: Final = (10.0, 50.0, 200.0, 1_000.0)
 
 _RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/(s|sec|second|m|min|minute|h|hour))?")
 _PER: Final = {"s": 1.0, "m": 60.0, "h": 3_600.0}
@@ -72,54 +68,6 @@ def plan(
     run(_plan(place_from(ctx, url, app), selection, actor(by), output, unsafe=unsafe))
 
 
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """A plan with what is said beside it."""
-
-    plan: Plan
-    samples: list[Event]
-    workers: list[Session]
-    approval_above: int | None = None
-
-    @property
-    def needs_approval(self) -> bool:
-        """Whether a second person must agree before it can be started."""
-        return self.approval_above is not None and self.standing.ready > self.approval_above
-
-    @property
-    def standing(self) -> Redriving:
-        return self.plan.redrive
-
-    @property
-    def sentence(self) -> str:
-        """Say what is meant, with its count."""
-        return parse(self.standing.selection).sentence(self.standing.planned_at, self.standing.total)
-
-    @property
-    def unattended(self) -> list[str]:
-        """Name the targets that no worker of those at work handles."""
-        attended = {target for each in self.workers for target in each.targets}
-        return sorted({str(part["target"]) for part in self.plan.parts} - attended) if self.workers else []
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a plain dict."""
-        return {
-            "redrive": views.redriving_json(self.standing),
-            "sentence": self.sentence,
-            "total": self.standing.total,
-            "ready": self.standing.ready,
-            "ineligible": self.plan.ineligible,
-            "parts": self.plan.parts,
-            "samples": [str(event.id) for event in self.samples],
-            "seconds_at": {f"{rate:g}/s": self.plan.seconds_at(rate) for rate in RATES},
-            "live_workers": len(self.workers),
-            "unattended_targets": self.unattended,
-            "token": self.standing.token,
-            "needs_approval": self.needs_approval,
-            "next": _command(self.standing) if self.standing.ready else None,
-        }
-
-
 async def _plan(place: str | Redrive, selection: str, by: str, output: Output, *, unsafe: bool) -> None:
     async with existing(place) as app:
         with show.progress("planning"):
@@ -130,12 +78,15 @@ async def _plan(place: str | Redrive, selection: str, by: str, output: Output, *
                 f"nothing matched: there are {meant}. Only dead letters that are not discarded can be redriven; "
                 "`redrive dlq ls` shows them"
             )
-        samples, workers = await views.samples(app, planned), await views.live_workers(app)
-        shown = _Shown(planned, samples, workers, await actions.approval_limit(app))
-    show.single(shown, output, lambda each: each.to_json(), _sheet)
+        shown = await actions.plan_story(app, planned)
+    show.single(shown, output, _json, _sheet)
 
 
-def _sheet(shown: _Shown) -> RenderableType:
+def _json(shown: PlanStory) -> dict[str, Any]:
+    return {**shown.to_json(), "next": _command(shown.standing) if shown.standing.ready else None}
+
+
+def _sheet(shown: PlanStory) -> RenderableType:
     standing = shown.standing
     now = standing.now
     left_out = standing.total - standing.ready
@@ -159,7 +110,7 @@ def _sheet(shown: _Shown) -> RenderableType:
     return Group(*parts)
 
 
-def _breakdown(shown: _Shown) -> RenderableType:
+def _breakdown(shown: PlanStory) -> RenderableType:
     now = shown.standing.now
     rows = [
         (
@@ -176,7 +127,7 @@ def _breakdown(shown: _Shown) -> RenderableType:
     return show.table(columns, rows, wide="TYPE", right="COUNT", spare=("NEWEST", "OLDEST"))
 
 
-def _next(shown: _Shown) -> Iterable[RenderableType]:
+def _next(shown: PlanStory) -> Iterable[RenderableType]:
     standing = shown.standing
     rates = [rate for rate in RATES if rate == RATES[0] or standing.ready / rate >= 1]
     spans = ", ".join(f"{span(shown.plan.seconds_at(rate) or 0.0)} at {rate:g}/s" for rate in rates)

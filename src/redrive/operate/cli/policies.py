@@ -1,7 +1,6 @@
 """`redrive policy`: how handlers are worked with, changed while workers run."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import islice
 from typing import Annotated, Any, Final
@@ -11,10 +10,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from redrive import override
-from redrive.app import Redrive
 from redrive.errors import ConfigurationError
+from redrive.operate import tuning
 from redrive.operate.cli import show
-from redrive.operate.cli.outcome import BadInput, NothingMatched, say
+from redrive.operate.cli.outcome import BadInput, say
 from redrive.operate.cli.shared import (
     ByOption,
     Output,
@@ -28,8 +27,9 @@ from redrive.operate.cli.shared import (
     url_from,
 )
 from redrive.operate.cli.text import clean, duration, one_line, plural, when
-from redrive.override import FIELDS, RETRY_FIELDS, Override, Terms
-from redrive.policy import RetryPolicy, Wait
+from redrive.operate.tuning import Standing
+from redrive.override import Override
+from redrive.policy import Wait
 
 app = typer.Typer(help="Policies while it runs: retries, timeouts, how many at once.", no_args_is_help=True)
 
@@ -56,25 +56,6 @@ RateOption = Annotated[
 ]
 
 _SHOWN_WAITS: Final = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """What holds for a name, and who says so."""
-
-    name: str
-    terms: Terms
-    said_by: Mapping[str, str]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a plain dict."""
-        values = _values(self.terms)
-        return {
-            "name": self.name,
-            "values": {name: _plain(value) for name, value in values.items()},
-            "said_by": dict(self.said_by),
-            "waits": [asdict(wait) for wait in self.terms.retry.waits()],
-        }
 
 
 # --- looking ---
@@ -147,34 +128,11 @@ async def _standing(url: str | None, name: str, app_name: str | None, given: Map
     if url is not None:
         async with existing(url) as app_:
             overrides = await app_.policies()
-    return _standing_of(name, None if app_name is None else load_app(app_name), overrides, given)
-
-
-def _standing_of(name: str, of: Redrive | None, overrides: Sequence[Override], given: Mapping[str, Any]) -> Standing:
-    """Put together what the handler says, what operators say, and what would be said now."""
-    handler = None if of is None else of.handlers.get(name)
-    if of is not None and handler is None and not name.endswith("*"):
-        known = ", ".join(sorted(of.handlers)) or "no handler"
-        raise NothingMatched(f"the app has no handler for {name[:80]!r}: it has {known[:300]}")
-    terms = Terms((of.retry if of else None) or RetryPolicy())
-    source = "default" if of is None else "app"
-    if handler is not None:
-        terms = Terms(handler.retry or terms.retry, handler.timeout, handler.concurrency, handler.rate)
-        source = "handler"
-    said_by = dict.fromkeys(FIELDS, source)
-    for each in override.matching(overrides, handler.type if handler else name, name):
-        terms = override.with_values(terms, each.values)
-        said_by.update(dict.fromkeys(each.values, f"{each.pattern}, set by {each.set_by}"))
-    values = _checked(given)
-    said_by.update(dict.fromkeys(values, "preview"))
-    return Standing(name, override.with_values(terms, values), said_by)
+    return tuning.standing(name, None if app_name is None else load_app(app_name), overrides, _checked(given))
 
 
 def _sheet(standing: Standing) -> RenderableType:
-    rows = [
-        (name, _text(name, value), one_line(standing.said_by[name], 80))
-        for name, value in _values(standing.terms).items()
-    ]
+    rows = [(name, _text(name, value), one_line(standing.said_by[name], 80)) for name, value in standing.values.items()]
     parts: list[RenderableType] = [show.table(("FIELD", "VALUE", "SAID BY"), rows, wide="SAID BY")]
     waits = list(islice(standing.terms.retry.waits(), _SHOWN_WAITS))
     parts += [Text(""), _schedule(waits, standing.terms.retry.max_attempts)]
@@ -328,15 +286,6 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
         return override.checked(given)
     except ConfigurationError as error:
         raise BadInput(str(error)) from None
-
-
-def _values(terms: Terms) -> dict[str, Any]:
-    values = {name: getattr(terms.retry, name) for name in RETRY_FIELDS}
-    return {**values, "timeout": terms.timeout, "concurrency": terms.concurrency, "rate": terms.rate}
-
-
-def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, int | float | str) else str(value)
 
 
 def _text(name: str, value: Any) -> str:

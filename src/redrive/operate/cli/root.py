@@ -24,7 +24,9 @@ from redrive.operate.cli import (
     repair,
     reservations,
     schedules,
+    serve,
     setup,
+    tokens,
     work,
 )
 from redrive.operate.cli.outcome import Commands
@@ -78,6 +80,7 @@ app.command("doctor", rich_help_panel=_START)(setup.doctor)
 
 app.command("up", rich_help_panel=_RUN)(work.up)
 app.command("worker", rich_help_panel=_RUN)(work.worker)
+app.command("serve", rich_help_panel=_RUN)(serve.serve)
 app.command("publish", rich_help_panel=_RUN)(publish.publish)
 app.command("pause", rich_help_panel=_RUN)(deps.pause)
 app.command("resume", rich_help_panel=_RUN)(deps.resume)
@@ -100,6 +103,7 @@ app.command("replay", rich_help_panel=_AFTER)(repair.replay)
 
 app.add_typer(reconcile.app, name="reconcile", rich_help_panel=_KEEP)
 app.add_typer(policies.app, name="policy", rich_help_panel=_KEEP)
+app.add_typer(tokens.app, name="token", rich_help_panel=_KEEP)
 app.add_typer(audit.app, name="audit", rich_help_panel=_KEEP)
 app.command("purge", rich_help_panel=_KEEP)(acts.purge)
 

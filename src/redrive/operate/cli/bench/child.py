@@ -32,6 +32,7 @@ from redrive.context import Context
 from redrive.errors import Taken
 from redrive.operate import views
 from redrive.operate.cli.bench import drift, raw
+from redrive.operate.cli.bench.http import publish_http, serve_http
 from redrive.operate.cli.bench.place import TYPE
 from redrive.policy import RetryPolicy
 from redrive.redrive import Release
@@ -419,6 +420,8 @@ JOBS: Final[dict[str, Job]] = {
     "raw_drain": raw_drain,
     "publish": publish,
     "raw_publish": raw_publish,
+    "serve_http": serve_http,
+    "publish_http": publish_http,
     "idle": idle,
     "reserve": reserve,
     "pick_up": pick_up,

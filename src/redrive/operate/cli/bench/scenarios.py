@@ -7,6 +7,7 @@ from redrive.operate.cli.bench.batch import batch
 from redrive.operate.cli.bench.drain import drain, keys
 from redrive.operate.cli.bench.drift import reconcile
 from redrive.operate.cli.bench.growth import growth
+from redrive.operate.cli.bench.http import http
 from redrive.operate.cli.bench.measure import Report, Setup
 from redrive.operate.cli.bench.place import Place
 from redrive.operate.cli.bench.pressure import backlog, snapshot, storm
@@ -20,6 +21,7 @@ SCENARIOS: Final[dict[str, Callable[[Setup, Place], Coroutine[Any, Any, Report]]
     "keys": keys,
     "batch": batch,
     "publish": publish,
+    "http": http,
     "latency": latency,
     "idle": idle,
     "snapshot": snapshot,

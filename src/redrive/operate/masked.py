@@ -1,0 +1,149 @@
+"""Masked: what operators are shown of events, with secret fields hidden. Console, API and agents all show this.
+
+Whoever may reveal asks for one event at a time, says why, and is on the trail.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final
+from uuid import UUID
+
+from redrive.app import Redrive
+from redrive.event import Event, TrailEntry
+from redrive.group import Group, Skew
+from redrive.mask import HIDDEN
+from redrive.operate.auth import Caller, Forbidden, Permission
+from redrive.operate.views import GroupStory, Standing, Step, entry_json, group_json, plain, skew_json
+from redrive.ordering import HeldKey
+from redrive.replay import check_reason
+from redrive.selection import Selection
+from redrive.steps import StepRecord
+
+_BULKY: Final = ("payload", "headers", "failure_history", "last_error")
+_LONGEST_LINE: Final = 300
+
+
+def secrets_of(app: Redrive, event: Event) -> set[str]:
+    """Collect what is secret in an event, so that it is hidden wherever it is quoted."""
+    return app.mask.secrets(event.payload, event.headers)
+
+
+def event(app: Redrive, found: Event) -> dict[str, Any]:
+    """Show one event."""
+    mask, secrets = app.mask, secrets_of(app, found)
+    told = found.to_json()
+    told["payload"] = mask.everywhere(found.payload, secrets=secrets)
+    told["headers"] = mask.everywhere(found.headers, secrets=secrets)
+    told["last_error"] = None if found.last_error is None else mask.text(found.last_error, secrets)
+    for cycle in told["failure_history"]:
+        cycle["last_error"] = None if cycle["last_error"] is None else mask.text(cycle["last_error"], secrets)
+    return told
+
+
+def event_line(app: Redrive, found: Event) -> dict[str, Any]:
+    """Show one event in a list: without what may be large."""
+    told = {name: value for name, value in found.to_json().items() if name not in _BULKY}
+    line = (found.last_error or "").partition("\n")[0]
+    told["error"] = app.mask.text(line, secrets_of(app, found))[:_LONGEST_LINE] or None
+    return told
+
+
+def timeline(app: Redrive, found: Event, steps: Iterable[Step]) -> list[dict[str, Any]]:
+    """Show the story of one event."""
+    secrets = secrets_of(app, found)
+    shown = []
+    for step in steps:
+        told = step.to_json()
+        for name in ("what", "because"):
+            told[name] = None if told[name] is None else app.mask.text(told[name], secrets)
+        told["facts"] = app.mask.everywhere(told["facts"], secrets=secrets)
+        shown.append(told)
+    return shown
+
+
+def steps(app: Redrive, found: Event, done: Iterable[StepRecord]) -> list[dict[str, Any]]:
+    """Show what one event has done in steps."""
+    secrets = secrets_of(app, found)
+    return [{**each.to_json(), "result": app.mask.everywhere(each.result, secrets=secrets)} for each in done]
+
+
+def story(app: Redrive, told: GroupStory) -> dict[str, Any]:
+    """Show a group, one of its members, and what sets them apart."""
+    secrets = set() if told.sample is None else secrets_of(app, told.sample)
+    shown = group_json(told.group)
+    return {
+        **shown,
+        "title": app.mask.text(shown["title"], secrets),
+        "note": shown["note"],
+        "sample": None if told.sample is None else event(app, told.sample),
+        "compared": {"dead": told.dead, "delivered": told.delivered},
+        "skew": [_skew(app, skew_json(each)) for each in told.skews],
+        "redrives": [
+            {"id": str(each.id), "state": each.state, "members": members, "reason": each.reason}
+            for each, members in told.redrives
+        ],
+    }
+
+
+def hidden_story(app: Redrive, told: GroupStory) -> GroupStory:
+    """Hide the secrets of a story before it is told in sentences."""
+    secrets = set() if told.sample is None else secrets_of(app, told.sample)
+    skews = [Skew(**_skew(app, skew_json(each))) for each in told.skews]
+    return replace(told, group=replace(told.group, title=app.mask.text(told.group.title, secrets)), skews=skews)
+
+
+async def group(app: Redrive, found: Group) -> dict[str, Any]:
+    """Show one group in a list; its title is the error of its latest dead letter."""
+    return {**group_json(found), "title": await _quoted(app, found.sample_event_id, found.title)}
+
+
+async def held_key(app: Redrive, found: HeldKey) -> dict[str, Any]:
+    """Show one key that is held up."""
+    line = (found.last_error or "").partition("\n")[0]
+    return {**plain(found), "last_error": (await _quoted(app, found.head, line)) or None}
+
+
+async def _quoted(app: Redrive, event_id: UUID, text: str) -> str:
+    """Hide in a text what is secret in the event that it speaks of."""
+    found = await app.event(event_id)
+    return app.mask.text(text, () if found is None else secrets_of(app, found))
+
+
+def entry(app: Redrive, found: TrailEntry, secrets: Iterable[str] = ()) -> dict[str, Any]:
+    """Show one entry of the trail; what it says of a token is its name, not a secret."""
+    told = entry_json(found)
+    if found.event_id is not None:
+        told["detail"] = app.mask.everywhere(told["detail"], secrets=secrets)
+    return told
+
+
+def _skew(app: Redrive, told: dict[str, Any]) -> dict[str, Any]:
+    hidden = any(app.mask.hides(part) for part in str(told["field"]).split("."))
+    return {**told, "value": HIDDEN if hidden else app.mask.text(str(told["value"]))}
+
+
+def standing(app: Redrive, told: Standing) -> dict[str, Any]:
+    """Show what events may wait for; its reason may quote an error."""
+    shown = told.to_json()
+    return {**shown, "reason": None if shown["reason"] is None else app.mask.text(shown["reason"])}
+
+
+# --- who may ask ---
+
+
+def check_selection(app: Redrive, caller: Caller, selection: Selection) -> None:
+    """Refuse to search for what the caller may not see: an answer that is empty or not would tell it."""
+    if caller.may(Permission.REVEAL):
+        return
+    for term in selection.terms:
+        if term.field in ("payload", "header") and any(app.mask.hides(str(part)) for part in term.path):
+            place = ".".join((term.field, *map(str, term.path)))
+            raise Forbidden(f"{place} is hidden from you, so it cannot be searched for")
+
+
+async def reveal(app: Redrive, found: Event, *, by: str, reason: str) -> dict[str, Any]:
+    """Show one event with its secrets, and write down who has seen them."""
+    why = check_reason(reason, "reveal")
+    async with app.store.transaction() as tx:
+        await tx.record([(UUID(str(found.id)), "revealed", found.source, by, {"reason": why})])
+    return found.to_json()

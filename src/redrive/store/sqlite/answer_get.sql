@@ -1,0 +1,2 @@
+-- Answer: what a call with this key was answered; no status while it is under way.
+select request, status, headers, body from redrive_answer where caller = :caller and key = :key
