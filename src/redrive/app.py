@@ -12,6 +12,7 @@ from uuid import UUID
 from redrive import caller, dependency, group, ordering, override, redrive, replay
 from redrive.classify import DEFAULT_RULES, Rule
 from redrive.clock import Clock, SystemClock
+from redrive.counts import Counts
 from redrive.deliver import DeadLetterHook, Handler, handler_from
 from redrive.dependency import Circuit, Dependency
 from redrive.duration import parse_duration
@@ -80,6 +81,7 @@ class Redrive:
         self._source = check_text(source, "source", NAME_LIMIT)
         self._generation = check_whole(generation, "generation")
         self.limits = limits or Limits()
+        self.counts = Counts()
         self._notify = notify
         self.approval_above = approval_above
         self._handlers: dict[str, Handler] = {}
@@ -416,6 +418,7 @@ class Redrive:
             options=options,
             hello=find_app(self, apart, self.url) if apart else None,
             duties=self._duties(),
+            counts=self.counts,
         )
 
     def _duties(self) -> list[Duty]:

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Unpack
 from uuid import UUID
@@ -30,6 +30,7 @@ from redrive.claim import Appetite
 from redrive.classify import DEFAULT_RULES
 from redrive.clock import Clock
 from redrive.context import Context, Desk
+from redrive.counts import Counts, Tally
 from redrive.deliver import DeadLetter, Handler, deliver
 from redrive.dependency import FREE_ROUNDS, Circuit, round_seconds
 from redrive.duration import format_duration
@@ -45,7 +46,7 @@ from redrive.errors import (
     StoreUnavailable,
     TimedOut,
 )
-from redrive.event import NewEvent, Options, Priority, Settlement, Status
+from redrive.event import NewEvent, Options, Outcome, Priority, Settlement, Status
 from redrive.heartbeat import Heartbeat
 from redrive.inbox import Work
 from redrive.isolate import Children, Hello
@@ -78,6 +79,7 @@ from redrive.store.base import (
     Row,
     Session,
     Store,
+    Turn,
     seconds_of,
 )
 from redrive.throttle import Admitted, Throttle, Throttles
@@ -139,27 +141,6 @@ class WorkerOptions:
             raise ConfigurationError(message)
 
 
-@dataclass(slots=True)
-class Tally:
-    """What a worker has done since it started."""
-
-    claimed: int = 0
-    delivered: int = 0
-    retried: int = 0
-    deferred: int = 0
-    blocked: int = 0
-    dead_lettered: int = 0
-    deduplicated: int = 0
-    put_back: int = 0
-    swept: int = 0
-    leases_lost: int = 0
-    timed_out: int = 0
-    cancelled: int = 0
-    throttled: int = 0
-    left_behind: int = 0  # given up while the handler went on: deaf to cancellation, or in a thread
-    unknown_targets: dict[str, int] = field(default_factory=dict)
-
-
 class Worker:
     """Runs handlers until it is told to stop."""
 
@@ -177,10 +158,11 @@ class Worker:
         options: WorkerOptions | None = None,
         hello: Hello | None = None,
         duties: Sequence[Duty] = (),
+        counts: Counts | None = None,
     ) -> None:
         self.options = options or WorkerOptions()
         self.options.check()
-        self.tally = Tally()
+        self.tally, self.counts = Tally(), counts or Counts()
         self.session_id: UUID | None = None
         self._store = store
         self._registered = handlers
@@ -287,6 +269,7 @@ class Worker:
     async def _at_work(self, *, alive: bool) -> AsyncIterator[None]:
         """Everything a worker needs around its turns, taken down in reverse order."""
         async with AsyncExitStack() as stack:
+            stack.enter_context(self.counts.following(self.tally))
             # More than there are slots: a thread that does not end must not take the place of one that would.
             most = self.options.concurrency + _MOST_LEFT_BEHIND
             self._threads = ThreadPoolExecutor(most, thread_name_prefix="redrive-handler")
@@ -370,8 +353,9 @@ class Worker:
         if want <= 0 and not len(self._finished):
             return
         batch, self._finished = self._finished, Finished()
-        settling = batch.ids
+        settling, delivered = batch.ids, batch.delivered.copy()  # the store takes out what it has written
         self._key_freed = batch.frees_a_key
+        began = self._clock.monotonic()
         try:
             turn = await self._claims.turn(batch, want)
         except StoreUnavailable as error:
@@ -379,7 +363,9 @@ class Worker:
             self._keep(batch)
             await self._ride_out(error)
             return
-        self._store_ahead = turn.now - self._clock.monotonic()
+        now = self._clock.monotonic()
+        self._store_ahead = turn.now - now
+        self._count(delivered, turn, now - began)
         self._note_refused(turn.refused)
         self._let_go(settling, turn.refused)
         self._take(turn.claimed)
@@ -388,6 +374,13 @@ class Worker:
         self._look = want <= 0 or turn.more or self._key_freed
         if turn.held:
             self._due_at = min(self._due_at, self._clock.monotonic() + _LOOK_AGAIN)
+
+    def _count(self, delivered: list[Row], turn: Turn, seconds: float) -> None:
+        self.counts.turns.add(seconds)
+        if turn.refused:
+            delivered = [row for row in delivered if row[ID] not in turn.refused]
+        if delivered:
+            self.counts.delivered(delivered, turn.now)
 
     def _let_go(self, settled: Iterable[Any], refused: Any = ()) -> None:
         for event_id in settled:
@@ -594,6 +587,7 @@ class Worker:
         task = asyncio.current_task()
         assert task is not None
         attempt = self._running[row[ID]] = Attempt(row, handler, task)
+        began = self._clock.monotonic()
         context = Context(row, self._desk, attempt, self._circuits.degraded(handler))
         error: BaseException | None = None
         try:
@@ -616,6 +610,7 @@ class Worker:
                 error = raised
             finally:
                 self._over(attempt)
+                self.counts.ran(row[TARGET], self._clock.monotonic() - began)
             if error is None and attempt.why is None and not context.settled:
                 self._delivered(row)
             else:
@@ -742,6 +737,7 @@ class Worker:
             self._release(row)
             self._circuits.let_go(row)
             self.tally.cancelled += 1
+            self.counts.ended(row, Outcome.CANCELLED)
             log.info("handler stopped: the event was called off", event_id=str(row[ID]), target=row[TARGET])
             return
         if error is not why:
@@ -797,6 +793,7 @@ class Worker:
     def _settled(self, row: Row) -> None:
         """Let go: the handler's own transaction has written it down."""
         self.tally.delivered += 1
+        self.counts.delivered([row], self._clock.monotonic() + self._store_ahead)
         self._circuits.passed(row)
         self._key_freed = self._key_freed or row[ORDERING_KEY] is not None
         self._release(row)
@@ -845,6 +842,7 @@ class Worker:
         elif settlement.status is Status.BLOCKED:
             self._blocked(row, settlement)
         else:
+            self.counts.settled(row, settlement)
             self.tally.retried += settlement.spends
             self.tally.deferred += not settlement.spends
             self._finished.settlements.append(settlement)
@@ -894,6 +892,7 @@ class Worker:
     def _blocked(self, row: Row, settlement: Settlement) -> None:
         if self._is_ours(row):
             self.tally.blocked += 1
+            self.counts.settled(row, settlement)
             self._finished.settlements.append(settlement)
 
     async def _mark_degraded(self, row: Row) -> bool:
@@ -920,6 +919,7 @@ class Worker:
     async def _bury(self, handler: Handler | None, row: Row, settlement: Settlement) -> None:
         """Make it a dead letter: with the next turn, or in a transaction of its own when somebody has a part in it."""
         self.tally.dead_lettered += 1
+        self.counts.settled(row, settlement)
         settlement.passed = handler is not None and handler.on_failed == "pass" and row[ORDERING_KEY] is not None
         hook = handler.on_dead_letter if handler else None
         if hook is None and not (self._lifecycle and row[TYPE] != FAILED_TYPE):
@@ -1131,6 +1131,8 @@ class Worker:
                     await self._bury(
                         self._handlers.get(row[TARGET]), row, settlement_for_lost(row, policy.max_attempts)
                     )
+                else:
+                    self.counts.ended(row, Outcome.LOST)
             if rows:
                 self._wake()
             if len(rows) < _SWEEP_LIMIT:
