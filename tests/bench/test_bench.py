@@ -108,6 +108,14 @@ def test_redrive_tells_the_rate_beside_the_drain(store_options: list[str]) -> No
     assert found["ratio_to_drain"] == pytest.approx(found["rate"] / found["drain_rate"], rel=0.01)
 
 
+def test_metrics_tells_what_a_scrape_costs_and_what_it_costs_the_events(store_options: list[str]) -> None:
+    found = measured("metrics", "--events", "1000", *store_options)
+
+    assert {row["source"] for row in found["table"]} >= {"scrape", "events", "due", "dead_letters"}
+    assert found["scrape_p95_ms"] > 0
+    assert found["ratio_to_unscraped"] > 0
+
+
 def test_quarantine_tells_every_page_and_the_plan(store_options: list[str]) -> None:
     found = measured("quarantine", "--events", "1000", *store_options)
 

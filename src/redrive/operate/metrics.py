@@ -101,8 +101,8 @@ UNKNOWN: Final = Metric(
 UP: Final = Metric("redrive_database_up", "gauge", "1 when the database answered; without it nothing below is known.")
 EVENTS: Final = Metric(
     "redrive_events", "gauge",
-    "Events that have not been delivered or called off, by status. Exact up to 10,000; above that an estimate of "
-    "PostgreSQL, and for dead letters the sum of their groups.", ("status",),
+    "Events that have not been delivered or called off, by status. Pending and blocked: exact up to 10,000, above that "
+    "an estimate of PostgreSQL. Failed: the dead letters of all groups.", ("status",),
 )  # fmt: skip
 OLDEST: Final = Metric(
     "redrive_oldest_age_seconds", "gauge",
@@ -193,24 +193,30 @@ def counted(app: Redrive) -> Iterator[Reading]:
 
 async def _events(app: Redrive) -> list[Reading]:
     (row,) = await app.store.ask("standing")
-    groups = sum(each["dead"] for each in await app.store.ask("dead_counts"))
-    guesses = {"pending": row["pending_estimate"], "blocked": row["blocked_estimate"], "failed": groups}
-    told = [Reading(WORKERS, row["workers"])]
+    queues = await app.store.ask("depths", limit=MOST_NAMES)
+    told = [
+        Reading(WORKERS, row["workers"]),
+        Reading(EVENTS, _best(sum(each["waiting"] for each in queues), row["pending_estimate"]), ("pending",)),
+        Reading(EVENTS, row["in_flight"], ("in_flight",)),
+        Reading(EVENTS, _best(row["blocked"], row["blocked_estimate"]), ("blocked",)),
+    ]
     for status in ("pending", "in_flight", "blocked", "failed"):
-        number = row[status]
-        told.append(Reading(EVENTS, number if number <= _CAP else max(number, guesses.get(status) or 0), (status,)))
         since = row[f"{status}_since"]
         told.append(Reading(OLDEST, 0.0 if since is None else max(0.0, _seconds(row["now"], since)), (status,)))
+    for each in queues:
+        told.append(Reading(DEPTH, each["waiting"], (each["queue"],)))
+        told.append(Reading(QUEUE_AGE, each["oldest_due_seconds"] or 0.0, (each["queue"],)))
     return told
 
 
-async def _queues(app: Redrive) -> list[Reading]:
-    told = []
-    for row in await app.store.ask("depths", limit=MOST_NAMES):
-        told.append(Reading(DEPTH, row["waiting"], (row["queue"],)))
-        told.append(Reading(QUEUE_AGE, row["oldest_due_seconds"] or 0.0, (row["queue"],)))
+def _best(number: int, estimate: int | None) -> int:
+    """Believe the count as far as it goes."""
+    return number if number <= _CAP else max(number, estimate or 0)
+
+
+async def _due(app: Redrive) -> list[Reading]:
     due = await app.store.ask("due_types", looked_at=_LOOKED_AT, limit=MOST_NAMES)
-    told += [Reading(DUE, row["due"], (row["queue"], row["type"])) for row in due]
+    told = [Reading(DUE, row["due"], (row["queue"], row["type"])) for row in due]
     unserved: Counter[str] = Counter()
     for row in await app.store.ask("unserved"):
         unserved[row["queue"]] += row["waiting"]
@@ -227,7 +233,8 @@ async def _dead_letters(app: Redrive) -> list[Reading]:
         dead[row["type"] if row["type"] in shown else OTHER, row["error_class"]] += row["dead"]
         groups[row["state"]] += row["groups"]
     held = len(await app.held_keys(limit=_MOST_KEYS + 1))
-    told = [Reading(DEAD, number, labels) for labels, number in dead.items()]
+    told = [Reading(EVENTS, dead.total(), ("failed",))]
+    told += [Reading(DEAD, number, labels) for labels, number in dead.items()]
     return told + [Reading(GROUPS, number, (state,)) for state, number in groups.items()] + [Reading(KEYS, held)]
 
 
@@ -255,7 +262,7 @@ async def _redrives(app: Redrive) -> list[Reading]:
 
 Source = Callable[[Redrive], Awaitable[Iterable[Reading]]]
 
-SOURCES: Final[list[Source]] = [_events, _queues, _dead_letters, _dependencies, _redrives]
+SOURCES: Final[list[Source]] = [_events, _due, _dead_letters, _dependencies, _redrives]
 """Who is asked when the database is: each answers with readings of ``KNOWN`` families."""
 
 
@@ -301,6 +308,11 @@ async def metrics_text(app: Redrive) -> bytes:
     check_installed()
     board = _boards.setdefault(app, Board(app))
     return _written([*await board.readings(), *counted(app)])
+
+
+async def written_anew(app: Redrive) -> bytes:
+    """Write everything, and ask the database for it whoever has asked before: for tests and benchmarks."""
+    return _written([*await Board(app).readings(), *counted(app)])
 
 
 def check_installed() -> None:

@@ -1,10 +1,8 @@
--- Standing: how many events have not been brought to an end, and since when the first of them stands there.
+-- Standing: how many events are under way or blocked, and since when the first of each status stands there.
 -- Counted up to 10,001; above that the last VACUUM or ANALYZE of the partial index has an estimate.
 select
-    (select count(*) from (select from redrive.outbox where status = 'pending' limit 10001) x) as pending,
     (select count(*) from redrive.outbox where status = 'in_flight') as in_flight,
     (select count(*) from (select from redrive.outbox where status = 'blocked' limit 10001) x) as blocked,
-    (select count(*) from (select from redrive.outbox where status = 'failed' and deleted_at is null limit 10001) x) as failed,
     (select reltuples::bigint from pg_class where oid = 'redrive.outbox_due'::regclass) as pending_estimate,
     (select reltuples::bigint from pg_class where oid = 'redrive.outbox_blocked'::regclass) as blocked_estimate,
     (select count(*) from redrive.session

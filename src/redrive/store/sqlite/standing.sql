@@ -1,10 +1,8 @@
--- Standing: how many events have not been brought to an end, and since when the first of them stands there.
+-- Standing: how many events are under way or blocked, and since when the first of each status stands there.
 -- Counted up to 10,001. Differs from PostgreSQL: nobody here has an estimate.
 select
-    (select count(*) from (select 1 from redrive_outbox where status = 'pending' limit 10001)) as pending,
     (select count(*) from redrive_outbox where status = 'in_flight') as in_flight,
     (select count(*) from (select 1 from redrive_outbox where status = 'blocked' limit 10001)) as blocked,
-    (select count(*) from (select 1 from redrive_outbox where status = 'failed' and deleted_at is null limit 10001)) as failed,
     null as pending_estimate,
     null as blocked_estimate,
     (select count(*) from redrive_session where ended_at is null and lease_until > :now) as workers,

@@ -10,6 +10,7 @@ from redrive.operate.cli.bench.place import Place
 from redrive.operate.cli.bench.pressure import backlog, snapshot, storm
 from redrive.operate.cli.bench.publish import publish
 from redrive.operate.cli.bench.quarantine import beside, quarantine, redrive
+from redrive.operate.cli.bench.scrape import metrics
 from redrive.operate.cli.bench.waiting import idle, latency
 
 SCENARIOS: Final[dict[str, Callable[[Setup, Place], Coroutine[Any, Any, Report]]]] = {
@@ -25,4 +26,5 @@ SCENARIOS: Final[dict[str, Callable[[Setup, Place], Coroutine[Any, Any, Report]]
     "quarantine": quarantine,
     "redrive": redrive,
     "beside": beside,
+    "metrics": metrics,
 }
