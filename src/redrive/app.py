@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Self, TypeVar, Unpack
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
-from redrive import caller, dependency, group, ordering, override, redrive, replay
+from redrive import caller, dependency, group, ordering, override, redrive, replay, tracing
 from redrive.classify import DEFAULT_RULES, Rule
 from redrive.clock import Clock, SystemClock
 from redrive.counts import Counts
@@ -368,7 +368,11 @@ class Redrive:
         """Make the rows of one publish without storing them."""
         options.setdefault("source", self._source)
         options.setdefault("generation", self._generation)
-        return new_events(self.clock, self.limits, self._targets.get(type_) or (type_,), type_, payload, options)
+        targets = self._targets.get(type_) or (type_,)
+        if not tracing.is_on():
+            return new_events(self.clock, self.limits, targets, type_, payload, options)
+        with tracing.publishing(type_, options) as noted:
+            return noted(new_events(self.clock, self.limits, targets, type_, payload, options))
 
     # Working
 

@@ -83,6 +83,7 @@ from redrive.store.base import (
     seconds_of,
 )
 from redrive.throttle import Admitted, Throttle, Throttles
+from redrive.tracing import traced
 
 FAILED_TYPE: Final = "redrive.event.failed"
 """The lifecycle event of a dead letter; published for those who handle it."""
@@ -280,6 +281,8 @@ class Worker:
                 self._children = Children(self.options.children or os.cpu_count() or 1, self._hello)
                 stack.push_async_callback(self._children.close)
                 await self._children.start()
+            self._deliver = traced(deliver, lambda _handler, row, *_: row)
+            self._deliver_apart = traced(self._in_child, lambda attempt: attempt.row)
             self._desk = Desk(
                 self._store, self._new_events, asyncio.get_running_loop(), self._handlers, self._threads, self._limits
             )
@@ -598,7 +601,7 @@ class Worker:
                 if handler.isolation is None:
                     if handler.is_limited or row[DEADLINE_AT] is not None:
                         self._limit(attempt)
-                    await deliver(handler, row, context, self._threads)
+                    await self._deliver(handler, row, context, self._threads)
                 else:
                     await self._deliver_apart(attempt)
             except asyncio.CancelledError as raised:
@@ -618,7 +621,7 @@ class Worker:
         finally:
             self._forget(attempt)
 
-    async def _deliver_apart(self, attempt: Attempt) -> None:
+    async def _in_child(self, attempt: Attempt) -> None:
         """Run it in a child process; its time is counted from when it has one."""
         async with self._children.taken() as child:
             self._limit(attempt)

@@ -4,7 +4,7 @@ select l.queue, sum(c.n)::bigint as waiting,
 from redrive.waiting_lane l
 cross join lateral (
     select count(*) as n from (select from redrive.outbox o where o.status = 'pending' and o.queue = l.queue
-                               and o.priority = l.priority and o.generation = l.generation limit 10001) x) c
+                               and o.priority = l.priority and o.generation = l.generation order by o.due_at limit 10001) x) c
 left join lateral (
     select o.due_at from redrive.outbox o
     where o.status = 'pending' and o.queue = l.queue and o.priority = l.priority and o.generation = l.generation

@@ -2,7 +2,7 @@
 -- Counted up to 10,001. Differs from PostgreSQL: nobody here has an estimate.
 select
     (select count(*) from redrive_outbox where status = 'in_flight') as in_flight,
-    (select count(*) from (select 1 from redrive_outbox where status = 'blocked' limit 10001)) as blocked,
+    (select count(*) from (select 1 from redrive_outbox where status = 'blocked' order by blocked_on, id limit 10001)) as blocked,
     null as pending_estimate,
     null as blocked_estimate,
     (select count(*) from redrive_session where ended_at is null and lease_until > :now) as workers,
@@ -13,7 +13,8 @@ select
                    and o.generation = l.generation and o.due_at <= :now
                  order by o.due_at limit 1) as due_at
          from redrive_waiting_lane l)) as pending_since,
-    (select min(created_at) from (select created_at from redrive_outbox where status = 'blocked' limit 1000)) as blocked_since,
+    (select min(created_at) from (
+         select created_at from redrive_outbox where status = 'blocked' order by blocked_on, id limit 1000)) as blocked_since,
     (select min(ended_at) from (
          select ended_at, deleted_at from redrive_outbox where status = 'failed' order by id limit 1000)
      where deleted_at is null) as failed_since,
