@@ -1,6 +1,7 @@
 """Redrive: the registry of handlers, and the only place that wires the parts together."""
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
@@ -9,7 +10,7 @@ from typing import Any, Final, Literal, Self, TypeVar, Unpack
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
-from redrive import caller, dependency, group, ordering, override, redrive, replay, tracing
+from redrive import caller, dependency, group, notice, ordering, override, redrive, replay, tracing
 from redrive.classify import DEFAULT_RULES, Rule
 from redrive.clock import Clock, SystemClock
 from redrive.counts import Counts
@@ -22,6 +23,7 @@ from redrive.event import COMPENSATE, Event, NewEvent, Options, Published, Trail
 from redrive.group import Group
 from redrive.instant import to_micros
 from redrive.isolate import find_app, isolated
+from redrive.notice import Notices
 from redrive.ordering import HeldKey, InLine
 from redrive.override import Override
 from redrive.payload import Limits, check_text, check_whole, encode
@@ -93,6 +95,7 @@ class Redrive:
         self._opening: asyncio.Lock | None = None
         self._portal: _Portal | None = None
         self._portal_lock = threading.Lock()
+        self._notices = Notices(self._ready, self.clock, self.new_events)
 
     # Handlers
 
@@ -233,6 +236,18 @@ class Redrive:
             name, errors=errors, hosts=hosts, threshold=threshold, window=window, probe_after=probe_after,
             probe_cap=probe_cap, release_rate=release_rate,
         )  # fmt: skip
+
+    def notices(self, *urls: str, on: Sequence[str] = notice.KINDS, most_an_hour: int = 30) -> None:
+        """Tell people, once for each matter: a new failure, one that is back, a redrive that halted, a dependency.
+
+        The addresses are those of Apprise (``slack://…``, ``mailto://…``, ``json://…``); without any they come from
+        REDRIVE_NOTICES, with spaces between them. ``on`` names the matters: ``group-new``, ``group-regressed``,
+        ``redrive-halted``, ``dependency-opened``, ``dependency-closed``. Workers send them as events: one for each
+        matter and address, retried, and visible when they fail. Groups that are muted stay quiet.
+        """
+        for each in self._notices.to(urls, on=on, most_an_hour=most_an_hour):
+            self._handlers[each.target] = each
+            self.route(each.type, each.target)
 
     def route(self, type_: str, *targets: str) -> None:
         """Say which targets events of a type have, for a process that publishes but does not handle them."""
@@ -409,6 +424,8 @@ class Redrive:
             generation=self._generation if generation is None else check_whole(generation, "generation"),
             name=name,
         )
+        if os.environ.get(notice.ENVIRONMENT) and not self._notices.addresses:
+            self.notices()
         apart = isolated(self._handlers)
         return Worker(
             self._store,
@@ -427,7 +444,7 @@ class Redrive:
 
     def _duties(self) -> list[Duty]:
         """List what workers of this app do beside what every worker does."""
-        return []
+        return [*self._notices.duties()]
 
     async def _ready(self) -> Store:
         await self.open()
