@@ -20,6 +20,8 @@ from redrive.operate.cli import (
     redrives,
     repair,
     setup,
+    top,
+    watch,
     work,
 )
 from redrive.operate.cli.outcome import Commands
@@ -77,6 +79,7 @@ app.command("publish", rich_help_panel=_RUN)(publish.publish)
 app.command("pause", rich_help_panel=_RUN)(deps.pause)
 app.command("resume", rich_help_panel=_RUN)(deps.resume)
 
+app.command("top", rich_help_panel=_LOOK)(top.top)
 app.add_typer(events.app, name="events", rich_help_panel=_LOOK)
 app.add_typer(deps.app, name="deps", rich_help_panel=_LOOK)
 
@@ -92,6 +95,8 @@ app.command("replay", rich_help_panel=_AFTER)(repair.replay)
 app.add_typer(policies.app, name="policy", rich_help_panel=_KEEP)
 app.add_typer(audit.app, name="audit", rich_help_panel=_KEEP)
 app.command("purge", rich_help_panel=_KEEP)(acts.purge)
+app.command("alerts", rich_help_panel=_KEEP)(watch.alerts)
+app.command("dashboard", rich_help_panel=_KEEP)(watch.dashboard)
 
 
 @app.command(

@@ -18,4 +18,5 @@ select
     (select min(ended_at) from (
          select ended_at, deleted_at from redrive_outbox where status = 'failed' order by id limit 1000)
      where deleted_at is null) as failed_since,
+    (select coalesce(sum(total_count), 0) from redrive_failure_group) as dead_lettered,
     :now as now
