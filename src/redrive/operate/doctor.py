@@ -323,7 +323,7 @@ async def _groups(app: Redrive) -> Check:
 
 
 async def _time_limits(app: Redrive) -> Check:
-    """Look for handlers that need more time than they are given: by their dead letters, and by what this process saw."""
+    """Look for handlers that need more time than they have: by their dead letters, and by what this process saw."""
     dead: Counter[str] = Counter()
     for row in await app.store.ask("dead_counts"):
         if row["error_class"] in (ErrorClass.TIMED_OUT, ErrorClass.WORKER_LOST):
