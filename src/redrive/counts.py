@@ -21,7 +21,8 @@ MOST_NAMES: Final = 200
 RUN_BOUNDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 TURN_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 RECOVERY_BOUNDS: Final = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 86_400.0, 604_800.0)
-_KIND: Final = itemgetter(TYPE, ATTEMPTS, CYCLE, LOST_COUNT)
+_SHORT: Final = RUN_BOUNDS[0]
+_TYPE: Final = itemgetter(TYPE)
 
 
 @dataclass(slots=True)
@@ -73,6 +74,14 @@ class Histogram:
         return float("inf")
 
 
+class _Runs(dict[str, Histogram]):
+    """How long handlers took, by target."""
+
+    def __missing__(self, target: str) -> Histogram:
+        shown = target if len(self) < MOST_NAMES else OTHER
+        return self.setdefault(shown, Histogram(RUN_BOUNDS))
+
+
 class Counts:
     """The numbers of one process; an app's workers share them."""
 
@@ -82,7 +91,7 @@ class Counts:
         self.recovered: Counter[tuple[str, str]] = Counter()  # by type, and by what
         self.dead_lettered: Counter[tuple[str, str]] = Counter()  # by type, error class
         self.recovery = {by: Histogram(RECOVERY_BOUNDS) for by in ("retry", "replay")}
-        self.runs: dict[str, Histogram] = {}  # by target
+        self.runs = _Runs()
         self.turns = Histogram(TURN_BOUNDS)
         self._types: dict[str, str] = {}
         self._past = Tally()
@@ -90,20 +99,15 @@ class Counts:
 
     def delivered(self, rows: Sequence[Row], now: float) -> None:
         """Count what was written down as delivered, at this time of the store."""
-        late = False
-        for (type_, attempts, cycle, lost), number in Counter(map(_KIND, rows)).items():
+        for type_, number in Counter(map(_TYPE, rows)).items():
             name = self._name(type_)
             self.attempts[name, Outcome.DELIVERED.value, ""] += number
-            if cycle or lost or attempts > 1:
-                self.recovered[name, "replay" if cycle else "retry"] += number
-                late = True
-            else:
-                self.at_once[name] += number
-        if late:
-            for row in rows:
-                if row[CYCLE] or row[LOST_COUNT] or row[ATTEMPTS] > 1:
-                    by = "replay" if row[CYCLE] else "retry"
-                    self.recovery[by].add(max(0.0, now - seconds_of(row[CREATED_AT])))
+            self.at_once[name] += number
+        for row in [each for each in rows if each[ATTEMPTS] > 1 or each[CYCLE] or each[LOST_COUNT]]:
+            name, by = self._name(row[TYPE]), "replay" if row[CYCLE] else "retry"
+            self.at_once[name] -= 1
+            self.recovered[name, by] += 1
+            self.recovery[by].add(max(0.0, now - seconds_of(row[CREATED_AT])))
 
     def settled(self, row: Row, settlement: Settlement) -> None:
         """Count an attempt that did not succeed."""
@@ -117,15 +121,10 @@ class Counts:
         self.attempts[self._name(row[TYPE]), outcome.value, ""] += 1
 
     def ran(self, target: str, seconds: float) -> None:
-        """Count how long a handler took, however it ended."""
-        runs = self.runs.get(target)
-        if runs is None:
-            runs = self._runs_of(target)
-        runs.add(seconds)
-
-    def _runs_of(self, target: str) -> Histogram:
-        shown = target if len(self.runs) < MOST_NAMES else OTHER
-        return self.runs.setdefault(shown, Histogram(RUN_BOUNDS))
+        """Count how long a handler took, however it ended. By hand: this is on the way of every event."""
+        runs = self.runs[target]
+        runs.buckets[0 if seconds <= _SHORT else bisect_left(RUN_BOUNDS, seconds)] += 1
+        runs.total += seconds
 
     def _name(self, type_: str) -> str:
         name = self._types.get(type_)

@@ -556,41 +556,48 @@ class Worker:
 
     async def _run(self, row: Row, crew: object, task: asyncio.Task[None]) -> None:
         """Run one event, and as many more of the hand as fit into a turn of the loop."""
-        monotonic = self._clock.monotonic
-        until = monotonic() + _TURN_OF_LOOP
+        monotonic, ran = self._clock.monotonic, self.counts.ran
+        now = monotonic()
+        until = now + _TURN_OF_LOOP
         current: Row | None = row
         while current is not None:
+            began = now
             try:
-                await self._attempt(current)
+                tried = await self._attempt(current)
             except Exception as error:  # noqa: BLE001 - ours, not the handler's: it must not end the slot, or keep the event
                 log.error("attempt broken off, trying again later", event_id=str(current[ID]), error=repr(error)[:500])
                 self._put_back_later(current)
+                tried = True
             finally:
                 self._bell.set()
                 if current is self._alone:
                     self._alone, self._alone_running = None, False
-            if monotonic() > until:
+            now = monotonic()
+            if tried:
+                ran(current[TARGET], now - began)
+            if now > until:
                 await self._clock.sleep(0)
-                until = monotonic() + _TURN_OF_LOOP
+                now = monotonic()
+                until = now + _TURN_OF_LOOP
             current = self._next() if crew is self._crew and task not in self._deaf else None
 
-    async def _attempt(self, row: Row) -> None:
-        """One attempt: deliver, and remember how it went."""
+    async def _attempt(self, row: Row) -> bool:
+        """One attempt: deliver, and remember how it went; false: its handler was not run."""
         handler = self._handlers.get(row[TARGET])
         if handler is None:
             self._put_back_unknown(row)
-            return
+            return False
         if (name := self._circuits.gate(handler, row)) is not None:
             self._blocked(row, settlement_for_blocked(row, name))
             self._circuits.let_go(row)
-            return
+            return False
         await self._try(handler, row)
+        return True
 
     async def _try(self, handler: Handler, row: Row) -> None:
         task = asyncio.current_task()
         assert task is not None
         attempt = self._running[row[ID]] = Attempt(row, handler, task)
-        began = self._clock.monotonic()
         context = Context(row, self._desk, attempt, self._circuits.degraded(handler))
         error: BaseException | None = None
         try:
@@ -613,7 +620,6 @@ class Worker:
                 error = raised
             finally:
                 self._over(attempt)
-                self.counts.ran(row[TARGET], self._clock.monotonic() - began)
             if error is None and attempt.why is None and not context.settled:
                 self._delivered(row)
             else:
