@@ -20,7 +20,9 @@ from typing import Any
 import redrive
 from redrive import errors, testing
 from redrive.event import Event, Status
+from redrive.operate.alerts import rules
 from redrive.operate.auth import ALLOWED, MEANING, Role
+from redrive.operate.metrics import COUNTED, KNOWN
 from redrive.operate.web import api, problems, redrive_asgi
 from redrive.publish import Options
 from redrive.store.sql import migrations
@@ -231,7 +233,7 @@ COLUMNS = {
     "payload_revision.replaced_by": "who edited it",
     "payload_revision.reason": "why",
     "payload_revision.replaced_at": "when",
-    "setting.name": "`approval_above`: a redrive of more events needs a second person",
+    "setting.name": "`approval_above`: above it a redrive needs a second person; `notices_told`: what people know",
     "setting.value": "as JSON; null is off",
     "setting.set_by": "who set it",
     "setting.set_at": "when",
@@ -409,6 +411,7 @@ def main() -> int:
     """Write the pages, or compare them."""
     pages = {"schema.md": schema(), "states.md": states(), "errors.md": error_list(), "python-api.md": python_api()}
     pages["http-api.md"] = http_api()
+    pages |= {"metrics.md": metric_list(), "logs.md": log_lines()}
     if "--check" not in sys.argv:
         FOLDER.mkdir(exist_ok=True)
         for name, text in pages.items():
@@ -598,6 +601,81 @@ describes them (OpenAPI 3.1). Send `Authorization: Bearer rdv_…`. Bodies are J
   something has changed, at most once a second.
 - `GET /healthz` says that the process lives, `GET /readyz` that the database answers; both outside `/api/v1`.
 """
+# --- signals ---
+
+_METRICS = """Prometheus' text format, from `redrive worker --metrics`, or `redrive.operate.metrics.metrics_text(app)`.
+Labels are bounded: after 200 types, targets or queues, the others count as `other` or are left out. See
+[watch it](../how-to/watch-it.md).
+"""
+_LOGS = """One line is an event with its facts. They go to structlog where the application has configured it, else to
+the standard logger `redrive`; the command line writes them to standard error, as JSON with `--log-format json`. See
+[watch it](../how-to/watch-it.md).
+"""
+_ALERT = re.compile(
+    r"- alert: (\w+)\n.*?severity: (\w+).*?summary: \"?(.*?)\"?\n\s+what_to_do: \"?(.*?)\"?\n", re.DOTALL
+)
+_SOURCE = Path(redrive.__file__).parent
+
+
+def metric_list() -> str:
+    """Write the families and the alerts as they are declared."""
+    parts = ["# Metrics\n", HEAD, _METRICS]
+    for title, families in (("Of each worker process", COUNTED), ("Of the database", KNOWN)):
+        parts += [f"## {title}\n", "| name | kind | labels | |", "|---|---|---|---|"]
+        parts += [
+            f"| `{each.name}` | {each.kind} | {', '.join(f'`{label}`' for label in each.labels)} | {each.help} |"
+            for each in families
+        ]
+        parts.append("")
+    parts += ["## Alerts\n", "`redrive alerts` prints the rules.\n", "| alert | severity | says | what to do |"]
+    parts.append("|---|---|---|---|")
+    for name, severity, summary, what_to_do in _ALERT.findall(rules() + "\n"):
+        parts.append(f"| `{name}` | {severity} | {_templated(summary)} | {_templated(what_to_do)} |")
+    return "\n".join(parts) + "\n"
+
+
+def _templated(text: str) -> str:
+    return re.sub(r"\{\{ \$(?:labels\.)?(\w+).*? ?\}\}", lambda match: match[1].upper(), text)
+
+
+def log_lines() -> str:
+    """Write every line that is logged, with the names of its facts."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for path in sorted(_SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if _is_log(node):
+                assert isinstance(node, ast.Call)
+                assert isinstance(node.func, ast.Attribute)
+                text = ast.literal_eval(node.args[0])
+                facts = {"…" if each.arg is None else each.arg for each in node.keywords}
+                found.setdefault((node.func.attr, text), set()).update(facts)
+    found["error", "event dead-lettered"] = _dead_lettered_facts()
+    parts = ["# Logs\n", HEAD, _LOGS]
+    for level in ("error", "warning", "info", "debug"):
+        parts += [f"## {level}\n", "| event | facts |", "|---|---|"]
+        lines = sorted((text, facts) for (of, text), facts in found.items() if of == level)
+        parts += [f"| {text} | {', '.join(f'`{fact}`' for fact in sorted(facts))} |" for text, facts in lines]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _is_log(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id == "log"
+        and bool(node.args)
+        and isinstance(node.args[0], ast.Constant)
+    )
+
+
+def _dead_lettered_facts() -> set[str]:
+    """Read them off the dictionary that the log line and the Sentry event share."""
+    for node in ast.walk(ast.parse((_SOURCE / "alarm.py").read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Dict) and isinstance(node.keys[0], ast.Constant) and node.keys[0].value == "event_id":
+            return {ast.literal_eval(key) for key in node.keys if key is not None}
+    raise SystemExit("alarm.py says no longer what a dead letter's log line has")
 
 
 # --- Python API ---

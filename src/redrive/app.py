@@ -1,6 +1,7 @@
 """Redrive: the registry of handlers, and the only place that wires the parts together."""
 
 import asyncio
+import os
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from datetime import timedelta
@@ -9,11 +10,12 @@ from typing import Any, Final, Literal, Self, TypeVar, Unpack
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
-from redrive import caller, dependency, group, ordering, override, redrive, replay
+from redrive import caller, dependency, group, notice, ordering, override, redrive, replay, tracing
 from redrive.attention import Matter, attention
 from redrive.batch import Batches
 from redrive.classify import DEFAULT_RULES, Rule
 from redrive.clock import Clock, SystemClock
+from redrive.counts import Counts
 from redrive.deliver import DeadLetterHook, Handler, handler_from
 from redrive.dependency import Circuit, Dependency
 from redrive.duration import parse_duration
@@ -25,6 +27,7 @@ from redrive.instant import to_micros
 from redrive.isolate import find_app, isolated
 from redrive.lock import Locks
 from redrive.mask import DEFAULT_NAMES, Mask
+from redrive.notice import Notices
 from redrive.ordering import HeldKey, InLine
 from redrive.override import Override
 from redrive.payload import Limits, check_text, check_whole, encode
@@ -91,6 +94,7 @@ class Redrive:
         self._source = check_text(source, "source", NAME_LIMIT)
         self._generation = check_whole(generation, "generation")
         self.limits = limits or Limits()
+        self.counts = Counts()
         self._notify = notify
         self.approval_above = approval_above
         self.mask = Mask.of(mask)
@@ -114,6 +118,7 @@ class Redrive:
             source=self._source, generation=self._generation,
         )  # fmt: skip
         """Events that belong together: open, find and close batches."""
+        self._notices = Notices(self._ready, self.clock, self.new_events)
 
     # Handlers
 
@@ -260,6 +265,18 @@ class Redrive:
             probe_cap=probe_cap, release_rate=release_rate,
         )  # fmt: skip
 
+    def notices(self, *urls: str, on: Sequence[str] = notice.KINDS, most_an_hour: int = 30) -> None:
+        """Tell people, once for each matter: a new failure, one that is back, a redrive that halted, a dependency.
+
+        The addresses are those of Apprise (``slack://…``, ``mailto://…``, ``json://…``); without any they come from
+        REDRIVE_NOTICES, with spaces between them. ``on`` names the matters: ``group-new``, ``group-regressed``,
+        ``redrive-halted``, ``dependency-opened``, ``dependency-closed``. Workers send them as events: one for each
+        matter and address, retried, and visible when they fail. Groups that are muted stay quiet.
+        """
+        for each in self._notices.to(urls, on=on, most_an_hour=most_an_hour):
+            self._handlers[each.target] = each
+            self.route(each.type, each.target)
+
     def route(self, type_: str, *targets: str) -> None:
         """Say which targets events of a type have, for a process that publishes but does not handle them."""
         named = (check_text(target, "target", NAME_LIMIT) for target in targets)
@@ -399,7 +416,11 @@ class Redrive:
         """Make the rows of one publish without storing them."""
         options.setdefault("source", self._source)
         options.setdefault("generation", self._generation)
-        return new_events(self.clock, self.limits, self._targets.get(type_) or (type_,), type_, payload, options)
+        targets = self._targets.get(type_) or (type_,)
+        if not tracing.is_on():
+            return new_events(self.clock, self.limits, targets, type_, payload, options)
+        with tracing.publishing(type_, options) as noted:
+            return noted(new_events(self.clock, self.limits, targets, type_, payload, options))
 
     # Working
 
@@ -436,6 +457,8 @@ class Redrive:
             generation=self._generation if generation is None else check_whole(generation, "generation"),
             name=name,
         )
+        if os.environ.get(notice.ENVIRONMENT) and not self._notices.addresses:
+            self.notices()
         apart = isolated(self._handlers)
         return Worker(
             self._store,
@@ -449,6 +472,7 @@ class Redrive:
             options=options,
             hello=find_app(self, apart, self.url) if apart else None,
             duties=self._duties(),
+            counts=self.counts,
         )
 
     def _duties(self) -> list[Duty]:
@@ -457,6 +481,7 @@ class Redrive:
             self.schedules.duty(),
             self.batches.duty(),
             Duty("selfcheck", SelfCheck(self._ready).act),
+            *self._notices.duties(),
         ]
 
     async def _ready(self) -> Store:

@@ -29,6 +29,7 @@ from redrive.isolate import HEADER, Hello, Job, Reply, frame
 from redrive.policy import RetryPolicy
 from redrive.settle import ERROR_LIMIT
 from redrive.store.base import Row
+from redrive.tracing import continuing
 
 _MOST_PICKLED: Final = 65_536
 
@@ -94,7 +95,8 @@ async def _run(app: Redrive, target: str, row: Row, desk: Desk, threads: Executo
         return _failed(ConfigurationError(message), target, app.retry, app.rules)
     context = Context(row, desk)
     try:
-        await deliver(handler, row, context, threads if handler.takes_context else _Here())
+        with continuing(row):
+            await deliver(handler, row, context, threads if handler.takes_context else _Here())
     except BaseException as error:  # noqa: BLE001 - any shape of failure is the handler's failure
         return replace(_failed(error, target, handler.retry or app.retry, handler.rules), settled=context.settled)
     return Reply(context.settled)

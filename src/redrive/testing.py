@@ -347,14 +347,15 @@ class _Watched(Worker):
             raise ConfigurationError(message)
         await super()._turn()
 
-    async def _attempt(self, row: Row) -> None:
+    async def _attempt(self, row: Row) -> bool:
         before = replace(self.tally)
         self._error: BaseException | None = None
-        await super()._attempt(row)
+        tried = await super()._attempt(row)
         changed = (text for name, text in _OUTCOMES.items() if getattr(self.tally, name) > getattr(before, name))
         outcome, event_id = next(changed, "unknown target"), UUID(str(row[ID]))
         now = self._clock.now()
         self.ran.append(Attempt(now, event_id, row[TYPE], row[TARGET], row[ATTEMPTS], outcome, self._error))
+        return tried
 
     async def _failed(self, handler: Handler | None, row: Row, error: BaseException) -> None:
         self._error = error

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Unpack
 from uuid import UUID
@@ -30,6 +30,7 @@ from redrive.claim import Appetite
 from redrive.classify import DEFAULT_RULES
 from redrive.clock import Clock
 from redrive.context import Context, Desk
+from redrive.counts import Counts, Tally
 from redrive.deliver import DeadLetter, Handler, deliver
 from redrive.dependency import FREE_ROUNDS, Circuit, round_seconds
 from redrive.duration import format_duration
@@ -45,7 +46,7 @@ from redrive.errors import (
     StoreUnavailable,
     TimedOut,
 )
-from redrive.event import NewEvent, Options, Priority, Settlement, Status
+from redrive.event import NewEvent, Options, Outcome, Priority, Settlement, Status
 from redrive.heartbeat import Heartbeat
 from redrive.inbox import Work
 from redrive.isolate import Children, Hello
@@ -78,9 +79,11 @@ from redrive.store.base import (
     Row,
     Session,
     Store,
+    Turn,
     seconds_of,
 )
 from redrive.throttle import Admitted, Throttle, Throttles
+from redrive.tracing import traced
 
 FAILED_TYPE: Final = "redrive.event.failed"
 """The lifecycle event of a dead letter; published for those who handle it."""
@@ -139,27 +142,6 @@ class WorkerOptions:
             raise ConfigurationError(message)
 
 
-@dataclass(slots=True)
-class Tally:
-    """What a worker has done since it started."""
-
-    claimed: int = 0
-    delivered: int = 0
-    retried: int = 0
-    deferred: int = 0
-    blocked: int = 0
-    dead_lettered: int = 0
-    deduplicated: int = 0
-    put_back: int = 0
-    swept: int = 0
-    leases_lost: int = 0
-    timed_out: int = 0
-    cancelled: int = 0
-    throttled: int = 0
-    left_behind: int = 0  # given up while the handler went on: deaf to cancellation, or in a thread
-    unknown_targets: dict[str, int] = field(default_factory=dict)
-
-
 class Worker:
     """Runs handlers until it is told to stop."""
 
@@ -177,10 +159,11 @@ class Worker:
         options: WorkerOptions | None = None,
         hello: Hello | None = None,
         duties: Sequence[Duty] = (),
+        counts: Counts | None = None,
     ) -> None:
         self.options = options or WorkerOptions()
         self.options.check()
-        self.tally = Tally()
+        self.tally, self.counts = Tally(), counts or Counts()
         self.session_id: UUID | None = None
         self._store = store
         self._registered = handlers
@@ -292,6 +275,7 @@ class Worker:
     async def _at_work(self, *, alive: bool) -> AsyncIterator[None]:
         """Everything a worker needs around its turns, taken down in reverse order."""
         async with AsyncExitStack() as stack:
+            stack.enter_context(self.counts.following(self.tally))
             # More than there are slots: a thread that does not end must not take the place of one that would.
             most = self.options.concurrency + _MOST_LEFT_BEHIND
             self._threads = ThreadPoolExecutor(most, thread_name_prefix="redrive-handler")
@@ -302,6 +286,8 @@ class Worker:
                 self._children = Children(self.options.children or os.cpu_count() or 1, self._hello)
                 stack.push_async_callback(self._children.close)
                 await self._children.start()
+            self._deliver = traced(deliver, lambda _handler, row, *_: row)
+            self._deliver_apart = traced(self._in_child, lambda attempt: attempt.row)
             self._desk = Desk(
                 self._store, self._new_events, asyncio.get_running_loop(), self._handlers, self._threads, self._limits
             )
@@ -375,8 +361,9 @@ class Worker:
         if want <= 0 and not len(self._finished):
             return
         batch, self._finished = self._finished, Finished()
-        settling = batch.ids
+        settling, delivered = batch.ids, batch.delivered.copy()  # the store takes out what it has written
         self._key_freed = batch.frees_a_key
+        began = self._clock.monotonic()
         try:
             turn = await self._claims.turn(batch, want)
         except StoreUnavailable as error:
@@ -384,7 +371,9 @@ class Worker:
             self._keep(batch)
             await self._ride_out(error)
             return
-        self._store_ahead = turn.now - self._clock.monotonic()
+        now = self._clock.monotonic()
+        self._store_ahead = turn.now - now
+        self._count(delivered, turn, now - began)
         self._note_refused(turn.refused)
         self._let_go(settling, turn.refused)
         self._take(turn.claimed)
@@ -393,6 +382,13 @@ class Worker:
         self._look = want <= 0 or turn.more or self._key_freed
         if turn.held:
             self._due_at = min(self._due_at, self._clock.monotonic() + _LOOK_AGAIN)
+
+    def _count(self, delivered: list[Row], turn: Turn, seconds: float) -> None:
+        self.counts.turns.add(seconds)
+        if turn.refused:
+            delivered = [row for row in delivered if row[ID] not in turn.refused]
+        if delivered:
+            self.counts.delivered(delivered, turn.now)
 
     def _let_go(self, settled: Iterable[Any], refused: Any = ()) -> None:
         for event_id in settled:
@@ -565,35 +561,43 @@ class Worker:
 
     async def _run(self, row: Row, crew: object, task: asyncio.Task[None]) -> None:
         """Run one event, and as many more of the hand as fit into a turn of the loop."""
-        monotonic = self._clock.monotonic
-        until = monotonic() + _TURN_OF_LOOP
+        monotonic, ran = self._clock.monotonic, self.counts.ran
+        now = monotonic()
+        until = now + _TURN_OF_LOOP
         current: Row | None = row
         while current is not None:
+            began = now
             try:
-                await self._attempt(current)
+                tried = await self._attempt(current)
             except Exception as error:  # noqa: BLE001 - ours, not the handler's: it must not end the slot, or keep the event
                 log.error("attempt broken off, trying again later", event_id=str(current[ID]), error=repr(error)[:500])
                 self._put_back_later(current)
+                tried = True
             finally:
                 self._bell.set()
                 if current is self._alone:
                     self._alone, self._alone_running = None, False
-            if monotonic() > until:
+            now = monotonic()
+            if tried:
+                ran(current[TARGET], now - began)
+            if now > until:
                 await self._clock.sleep(0)
-                until = monotonic() + _TURN_OF_LOOP
+                now = monotonic()
+                until = now + _TURN_OF_LOOP
             current = self._next() if crew is self._crew and task not in self._deaf else None
 
-    async def _attempt(self, row: Row) -> None:
-        """One attempt: deliver, and remember how it went."""
+    async def _attempt(self, row: Row) -> bool:
+        """One attempt: deliver, and remember how it went; false: its handler was not run."""
         handler = self._handlers.get(row[TARGET])
         if handler is None:
             self._put_back_unknown(row)
-            return
+            return False
         if (name := self._circuits.gate(handler, row)) is not None:
             self._blocked(row, settlement_for_blocked(row, name))
             self._circuits.let_go(row)
-            return
+            return False
         await self._try(handler, row)
+        return True
 
     async def _try(self, handler: Handler, row: Row) -> None:
         task = asyncio.current_task()
@@ -609,7 +613,7 @@ class Worker:
                 if handler.isolation is None:
                     if handler.is_limited or row[DEADLINE_AT] is not None:
                         self._limit(attempt)
-                    await deliver(handler, row, context, self._threads)
+                    await self._deliver(handler, row, context, self._threads)
                 else:
                     await self._deliver_apart(attempt)
             except asyncio.CancelledError as raised:
@@ -628,7 +632,7 @@ class Worker:
         finally:
             self._forget(attempt)
 
-    async def _deliver_apart(self, attempt: Attempt) -> None:
+    async def _in_child(self, attempt: Attempt) -> None:
         """Run it in a child process; its time is counted from when it has one."""
         async with self._children.taken() as child:
             self._limit(attempt)
@@ -747,6 +751,7 @@ class Worker:
             self._release(row)
             self._circuits.let_go(row)
             self.tally.cancelled += 1
+            self.counts.ended(row, Outcome.CANCELLED)
             log.info("handler stopped: the event was called off", event_id=str(row[ID]), target=row[TARGET])
             return
         if error is not why:
@@ -802,6 +807,7 @@ class Worker:
     def _settled(self, row: Row) -> None:
         """Let go: the handler's own transaction has written it down."""
         self.tally.delivered += 1
+        self.counts.delivered([row], self._clock.monotonic() + self._store_ahead)
         self._circuits.passed(row)
         self._key_freed = self._key_freed or row[ORDERING_KEY] is not None
         self._release(row)
@@ -850,6 +856,7 @@ class Worker:
         elif settlement.status is Status.BLOCKED:
             self._blocked(row, settlement)
         else:
+            self.counts.settled(row, settlement)
             self.tally.retried += settlement.spends
             self.tally.deferred += not settlement.spends
             self._finished.settlements.append(settlement)
@@ -899,6 +906,7 @@ class Worker:
     def _blocked(self, row: Row, settlement: Settlement) -> None:
         if self._is_ours(row):
             self.tally.blocked += 1
+            self.counts.settled(row, settlement)
             self._finished.settlements.append(settlement)
 
     async def _mark_degraded(self, row: Row) -> bool:
@@ -925,6 +933,7 @@ class Worker:
     async def _bury(self, handler: Handler | None, row: Row, settlement: Settlement) -> None:
         """Make it a dead letter: with the next turn, or in a transaction of its own when somebody has a part in it."""
         self.tally.dead_lettered += 1
+        self.counts.settled(row, settlement)
         settlement.passed = handler is not None and handler.on_failed == "pass" and row[ORDERING_KEY] is not None
         hook = handler.on_dead_letter if handler else None
         if hook is None and not (self._lifecycle and row[TYPE] != FAILED_TYPE):
@@ -1136,6 +1145,8 @@ class Worker:
                     await self._bury(
                         self._handlers.get(row[TARGET]), row, settlement_for_lost(row, policy.max_attempts)
                     )
+                else:
+                    self.counts.ended(row, Outcome.LOST)
             if rows:
                 self._wake()
             if len(rows) < _SWEEP_LIMIT:

@@ -130,6 +130,14 @@ def test_reconcile_tells_the_time_and_the_memory_of_a_comparison(store_options: 
     assert {goal["figure"] for goal in found["goals"]} == {"seconds", "peak_rss_mb"}
 
 
+def test_metrics_tells_what_a_scrape_costs_and_what_it_costs_the_events(store_options: list[str]) -> None:
+    found = measured("metrics", "--events", "1000", *store_options)
+
+    assert {row["source"] for row in found["table"]} >= {"scrape", "events", "due", "dead_letters"}
+    assert found["scrape_p95_ms"] > 0
+    assert found["ratio_to_unscraped"] > 0
+
+
 def test_quarantine_tells_every_page_and_the_plan(store_options: list[str]) -> None:
     found = measured("quarantine", "--events", "1000", *store_options)
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 import stat
 import sys
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
-from redrive import Redrive, __version__
-from redrive.operate.doctor import Health, judge_sqlite
+from redrive import Redrive, Retention, RetryPolicy, TerminalHandlerError, __version__
+from redrive.operate.doctor import Check, Health, judge_sqlite, problems
 from redrive.store.base import Session
 from tests.operate.helpers import Seeds, in_app, read, redrive
 
@@ -212,6 +214,55 @@ async def _lose_a_session(app: Redrive) -> None:
     await _leave_a_session(app)
     (session,) = await app.store.sessions()
     await app.store.heartbeat(session.id, -10.0)
+
+
+def test_the_doctor_sees_handlers_that_ran_out_of_time(store_url: str) -> None:
+    async def job(app: Redrive) -> None:
+        @app.handler("order.slow", timeout=0.05, retry=RetryPolicy(max_attempts=1), brake=False)
+        async def ship(order: dict[str, Any]) -> None:
+            await asyncio.sleep(30)
+
+        await app.publish("order.slow", {})
+        await app.worker().drain()
+
+    in_app(store_url, job)
+    found = {check["id"]: check for check in redrive("doctor", "-o", "json", "-u", store_url).json}
+
+    assert found["time-limits"]["health"] == "warning"
+    assert "order.slow (timed out): 1" in found["time-limits"]["what"]
+
+
+def test_the_doctor_of_a_running_app_sees_handlers_that_nearly_ran_out_of_time(sqlite_url: str) -> None:
+    async def job(app: Redrive) -> list[Check]:
+        @app.handler("order.slow", timeout=1)
+        async def ship(order: int) -> None: ...
+
+        for _ in range(200):
+            app.counts.ran("order.slow", 0.9)
+        found = await problems(app)
+        await app.publish("order.slow", 1)  # it is still open
+        return found
+
+    found = {check.id: check for check in in_app(sqlite_url, job)}
+
+    assert "99 % within 1s, timeout 1s" in found["time-limits"].what
+    assert all(check.what_to_do for check in found.values())
+
+
+def test_the_doctor_sees_dead_letters_older_than_the_memory_of_what_was_done(store_url: str) -> None:
+    async def job(app: Redrive) -> Check:
+        app.retention = Retention.of(failed="0.01s", handled="0.01s")
+
+        @app.handler("order.bad")
+        async def refuse(order: int) -> None:
+            raise TerminalHandlerError("never")
+
+        await app.publish("order.bad", 1)
+        await app.worker().drain()
+        await asyncio.sleep(0.05)
+        return next(check for check in await problems(app) if check.id == "dedupe")
+
+    assert "may do twice" in in_app(store_url, job).what
 
 
 def test_the_doctor_sees_events_held_by_workers_that_are_gone(store_url: str) -> None:

@@ -18,7 +18,7 @@ from redrive.app import Redrive
 from redrive.attention import Urgency
 from redrive.duration import format_duration
 from redrive.errors import RedriveError
-from redrive.event import Status
+from redrive.event import ErrorClass, Status
 from redrive.operate import views
 from redrive.store.base import EventFilter, Session
 from redrive.store.sql import migrations
@@ -32,6 +32,8 @@ _LOW_DISK: Final = 1 << 30
 _NO_DISK: Final = 100 << 20
 _OPEN_PROBLEM: Final = 3_600.0
 _OLDEST_POSTGRES: Final = 14
+_RUNS_WORTH: Final = 100
+_CLOSE: Final = 0.8
 # https://sqlite.org/wal.html#walresetbug: 3.7.0 to 3.51.2, corrected in 3.51.3 and, for older lines, in these.
 _CORRECTED_SQLITE: Final = {(3, 44): 6, (3, 50): 7, (3, 51): 3}
 _FIRST_CORRECT_SQLITE: Final = (3, 51, 3)
@@ -54,9 +56,15 @@ class Check:
     what: str
     what_to_do: str = ""
 
+    @property
+    def id(self) -> str:
+        """What a program knows it by."""
+        return self.name.replace(" ", "-")
+
     def to_json(self) -> dict[str, Any]:
         """Return a plain dict."""
         return {
+            "id": self.id,
             "name": self.name,
             "health": str(self.health),
             "what": self.what,
@@ -96,9 +104,15 @@ async def look(app: Redrive) -> AsyncIterator[Check]:
     schema = await _schema(app)
     yield schema
     if schema.health is not Health.PROBLEM:
-        checks = (*_ABOUT_THE_STORE[app.store.name], *_ABOUT_THE_WORK)
-        for name, check in checks:
+        for name, check in (*_ABOUT_THE_STORE[app.store.name], *_ABOUT_THE_WORK):
             yield await _made(name, check, app)
+
+
+async def problems(app: Redrive) -> list[Check]:
+    """List what is not as it should be, the worst first: for a page of a running server."""
+    await app.open()
+    found = [check async for check in look(app) if check.health is not Health.OK]
+    return sorted(found, key=lambda check: check.health is not Health.PROBLEM)
 
 
 async def _made(name: str, check: Callable[[Redrive], Awaitable[Check]], app: Redrive) -> Check:
@@ -316,12 +330,54 @@ async def _groups(app: Redrive) -> Check:
     return _warning("groups", what, "count them anew: `redrive groups rebuild`")
 
 
+async def _time_limits(app: Redrive) -> Check:
+    """Look for handlers that need more time than they have: by their dead letters, and by what this process saw."""
+    dead: Counter[str] = Counter()
+    for row in await app.store.ask("dead_counts"):
+        if row["error_class"] in (ErrorClass.TIMED_OUT, ErrorClass.WORKER_LOST):
+            dead[f"{row['type']} ({row['error_class'].replace('_', ' ')})"] += row["dead"]
+    slow = [
+        f"{target} (99 % within {format_duration(p99)}, timeout {format_duration(handler.timeout)})"
+        for target, handler in app.handlers.items()
+        if handler.timeout is not None
+        and target in app.counts.runs
+        and (runs := app.counts.runs[target]).count >= _RUNS_WORTH
+        and _CLOSE * handler.timeout <= (p99 := runs.quantile(0.99)) < float("inf")
+    ]
+    if not dead and not slow:
+        return _ok("time limits", "no dead letter ran out of time or killed its worker")
+    some = ", ".join([*(f"{name}: {count:,}" for name, count in dead.most_common(5)), *slow[:5]])
+    return _warning(
+        "time limits",
+        f"handlers need more time than they have: {some}",
+        "give them more time (`redrive policy set TYPE --timeout …`), make them faster, or isolate those that block",
+    )
+
+
 async def _retention(app: Redrive) -> Check:
     kept = app.retention
     if kept.delivered is None:
         return _warning("retention", "delivered events are kept for ever", "limit them: Retention.of(delivered='30d')")
     dead = "for ever" if kept.failed is None else f"for {format_duration(kept.failed)}"
     return _ok("retention", f"delivered events stay for {format_duration(kept.delivered)}, dead letters {dead}")
+
+
+async def _dedupe(app: Redrive) -> Check:
+    """Compare how long handled keys are kept with how old a dead letter is that may still be replayed."""
+    (row,) = await app.store.ask("standing")
+    kept, since = app.retention.handled, row["failed_since"]
+    if kept is None:
+        return _ok("dedupe", "handled keys are kept for ever")
+    oldest = 0.0 if since is None else _seconds(row["now"], since)
+    what = f"handled keys are kept for {format_duration(kept)}"
+    if oldest <= kept:
+        return _ok("dedupe", f"{what}, longer than any dead letter has waited")
+    return _warning(
+        "dedupe",
+        f"{what}, and the oldest dead letter has waited for {format_duration(round(oldest))}: its replay may do twice "
+        "what another event with its key has done",
+        "replay or discard old dead letters, or keep the keys longer: Retention.of(handled=…)",
+    )
 
 
 async def _now(app: Redrive) -> datetime:
@@ -331,6 +387,10 @@ async def _now(app: Redrive) -> datetime:
     async with app.store.transaction() as transaction:
         ((now,),) = await transaction.fetch("select clock_timestamp()")
     return now + timedelta(0)  # type: ignore[no-any-return]
+
+
+def _seconds(now: Any, since: Any) -> float:
+    return float((now - since).total_seconds() if isinstance(now, datetime) else (now - since) / 1e6)
 
 
 _Named = tuple[str, Callable[[Redrive], Awaitable[Check]]]
@@ -349,5 +409,7 @@ _ABOUT_THE_WORK: Final[tuple[_Named, ...]] = (
     ("groups", _groups),
     ("ordering keys", _ordering_keys),
     ("attention", _attention),
+    ("time limits", _time_limits),
     ("retention", _retention),
+    ("dedupe", _dedupe),
 )

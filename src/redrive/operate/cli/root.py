@@ -27,6 +27,8 @@ from redrive.operate.cli import (
     serve,
     setup,
     tokens,
+    top,
+    watch,
     work,
 )
 from redrive.operate.cli.outcome import Commands
@@ -86,6 +88,7 @@ app.command("pause", rich_help_panel=_RUN)(deps.pause)
 app.command("resume", rich_help_panel=_RUN)(deps.resume)
 
 app.command("attention", rich_help_panel=_LOOK)(attention.attention)
+app.command("top", rich_help_panel=_LOOK)(top.top)
 app.add_typer(events.app, name="events", rich_help_panel=_LOOK)
 app.add_typer(batches.app, name="batches", rich_help_panel=_LOOK)
 app.add_typer(deps.app, name="deps", rich_help_panel=_LOOK)
@@ -106,6 +109,8 @@ app.add_typer(policies.app, name="policy", rich_help_panel=_KEEP)
 app.add_typer(tokens.app, name="token", rich_help_panel=_KEEP)
 app.add_typer(audit.app, name="audit", rich_help_panel=_KEEP)
 app.command("purge", rich_help_panel=_KEEP)(acts.purge)
+app.command("alerts", rich_help_panel=_KEEP)(watch.alerts)
+app.command("dashboard", rich_help_panel=_KEEP)(watch.dashboard)
 
 
 @app.command(

@@ -39,6 +39,14 @@ class Output(StrEnum):
     JSONL = "jsonl"
 
 
+class LogFormat(StrEnum):
+    """How the log is written."""
+
+    AUTO = "auto"
+    CONSOLE = "console"
+    JSON = "json"
+
+
 UrlOption = Annotated[
     str | None,
     typer.Option("--url", "-u", metavar="URL", help="Database; REDRIVE_URL or sqlite:///redrive.db without it."),
@@ -50,6 +58,9 @@ ReasonOption = Annotated[
 ByOption = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who; without it: cli and your user name.")]
 IdsArgument = Annotated[
     list[str], typer.Argument(metavar="ID...", help="Ids, or unique beginnings of them; - reads them from input.")
+]
+LogFormatOption = Annotated[
+    LogFormat, typer.Option("--log-format", envvar="REDRIVE_LOG_FORMAT", help="For people, or one JSON object a line.")
 ]
 AppArgument = Annotated[str, typer.Argument(metavar="APP", help="Your app as module:attribute, like app:app.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would happen, and do nothing.")]
@@ -247,12 +258,12 @@ async def found(app: Redrive, ids: Sequence[str]) -> list[Event]:
 # --- logging ---
 
 
-def log_to_stderr(level: str) -> None:
-    """Send the log to standard error: for eyes on a terminal, as JSON lines elsewhere."""
+def log_to_stderr(level: str, form: LogFormat = LogFormat.AUTO) -> None:
+    """Send the log to standard error: for eyes on a terminal, as JSON lines elsewhere, unless somebody said how."""
     least = _LEVELS.get(os.environ.get("REDRIVE_LOG", "").lower() or level, _LEVELS["info"])
-    tty = sys.stderr.isatty()
+    tty = sys.stderr.isatty() if form is LogFormat.AUTO else form is LogFormat.CONSOLE
     ending: list[Any] = (
-        [structlog.dev.ConsoleRenderer(colors="NO_COLOR" not in os.environ, pad_event_to=32)]
+        [structlog.dev.ConsoleRenderer(colors="NO_COLOR" not in os.environ and sys.stderr.isatty(), pad_event_to=32)]
         if tty
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(ensure_ascii=False, default=str)]
     )

@@ -20,13 +20,24 @@ from rich.text import Text
 
 from redrive.app import Redrive
 from redrive.clock import SystemClock
-from redrive.errors import StoreUnavailable
+from redrive.errors import ConfigurationError, StoreUnavailable
 from redrive.logs import log
 from redrive.operate.cli import serve, show
 from redrive.operate.cli.outcome import INTERRUPTED, BadInput, Code, say
-from redrive.operate.cli.shared import AppArgument, Settings, app_with_handlers, log_to_stderr, run, seconds_from, shown
+from redrive.operate.cli.shared import (
+    AppArgument,
+    LogFormat,
+    LogFormatOption,
+    Settings,
+    app_with_handlers,
+    log_to_stderr,
+    run,
+    seconds_from,
+    shown,
+)
 from redrive.operate.cli.signals import on_signals
 from redrive.operate.cli.text import number, plural
+from redrive.operate.endpoint import address_from, metrics_endpoint
 from redrive.operate.views import overview
 from redrive.worker import Worker
 
@@ -49,6 +60,8 @@ class Wanted:
     drain: bool
     generation: int | None = None
     children: int | None = None
+    metrics: tuple[str, int] | None = None
+    log_format: LogFormat = LogFormat.AUTO
 
 
 ConcurrencyOption = Annotated[int, typer.Option("--concurrency", "-c", min=1, max=10_000, help="Handlers at once.")]
@@ -60,10 +73,16 @@ GenerationOption = Annotated[
 ChildrenOption = Annotated[
     int | None, typer.Option("--children", min=1, max=1_000, help="Processes for isolated handlers; one a core.")
 ]
+MetricsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics", metavar="HOST:PORT", help="Answer Prometheus here; further processes on the ports after it."
+    ),
+]
 GraceOption = Annotated[str, typer.Option("--grace", metavar="SPAN", help="How long handlers may finish on stop.")]
 
 
-def worker(
+def worker(  # noqa: PLR0917 - typer gives every option by name
     ctx: typer.Context,
     app: AppArgument,
     processes: Annotated[
@@ -75,17 +94,21 @@ def worker(
     drain: Annotated[bool, typer.Option("--drain", help="Run what is due, redrives too, then end.")] = False,
     grace: GraceOption = "30s",
     children: ChildrenOption = None,
+    metrics: MetricsOption = None,
+    log_format: LogFormatOption = LogFormat.AUTO,
     parent: Annotated[int | None, typer.Option("--parent", hidden=True)] = None,
 ) -> None:
     """Run handlers. Ctrl-C lets them finish; a second one hands everything back at once."""
     seconds_from(grace, "--grace")
-    wanted = Wanted(app, concurrency, tuple(queue or ("default",)), grace, drain, generation, children)
-    log_to_stderr("info")
+    where = _address(metrics)
+    queues = tuple(queue or ("default",))
+    wanted = Wanted(app, concurrency, queues, grace, drain, generation, children, where, log_format)
+    log_to_stderr("info", log_format)
     loaded = _loaded(ctx, app)
     _leave(run(_Parent(wanted, loaded, processes).run() if processes > 1 else _work(loaded, wanted, parent=parent)))
 
 
-def up(
+def up(  # noqa: PLR0917 - typer gives every option by name
     ctx: typer.Context,
     app: AppArgument,
     concurrency: ConcurrencyOption = 100,
@@ -98,11 +121,17 @@ def up(
     ] = None,
     open_: serve.OpenOption = False,
     no_serve: Annotated[bool, typer.Option("--no-serve", help="Only work; serve nothing.")] = False,
+    metrics: MetricsOption = None,
+    log_format: LogFormatOption = LogFormat.AUTO,
 ) -> None:
     """Bring everything up in one terminal: tables, a worker, the web side, and a line that says how it goes."""
     seconds_from(grace, "--grace")
-    wanted = Wanted(app, concurrency, tuple(queue or ("default",)), grace, drain=False, children=children)
-    log_to_stderr("warning" if sys.stderr.isatty() else "info")  # on a terminal the status line says the rest
+    where = _address(metrics)
+    queues = tuple(queue or ("default",))
+    wanted = Wanted(app, concurrency, queues, grace, drain=False, children=children, metrics=where)
+    log_to_stderr(
+        "warning" if sys.stderr.isatty() else "info", log_format
+    )  # on a terminal the status line says the rest
     loaded = _loaded(ctx, app)
     served = None if no_serve else serve.Door(host, port, open_for_viewing=open_)
     _leave(run(_up(loaded, wanted, served)))
@@ -114,6 +143,13 @@ def _loaded(ctx: typer.Context, name: str) -> Redrive:
     if settings.url and settings.url not in (app.url, os.environ.get("REDRIVE_URL")):
         raise BadInput(f"{name} names its own database ({shown(app.url)}): leave --url out, or read REDRIVE_URL there")
     return app
+
+
+def _address(metrics: str | None) -> tuple[str, int] | None:
+    try:
+        return None if metrics is None else address_from(metrics)
+    except ConfigurationError as error:
+        raise BadInput(f"--metrics: {error}") from None
 
 
 def _leave(code: int) -> None:
@@ -142,9 +178,17 @@ async def _work(app: Redrive, wanted: Wanted, *, parent: int | None = None) -> i
             generation=wanted.generation,
             children=wanted.children,
         )
-        if wanted.drain:
-            return await _drained(working)
-        return await _until_told(working, parent)
+        async with _metrics(app, wanted):
+            return await (_drained(working) if wanted.drain else _until_told(working, parent))
+
+
+@asynccontextmanager
+async def _metrics(app: Redrive, wanted: Wanted) -> AsyncIterator[None]:
+    if wanted.metrics is None:
+        yield
+    else:
+        async with metrics_endpoint(app, *wanted.metrics):
+            yield
 
 
 async def _drained(working: Worker) -> int:
@@ -247,7 +291,7 @@ class _Parent:
         pause = _FIRST_PAUSE
         while True:
             began = self._clock.monotonic()
-            child = await self._start()
+            child = await self._start(place)
             self._children[place] = child
             if self._stopping.is_set():  # a signal came while it was being started
                 with suppress(ProcessLookupError):
@@ -265,7 +309,7 @@ class _Parent:
                 return 0
             pause = min(pause * 2, _LONGEST_PAUSE)
 
-    async def _start(self) -> asyncio.subprocess.Process:
+    async def _start(self, place: int) -> asyncio.subprocess.Process:
         wanted = self._wanted
         command = [sys.executable, "-m", "redrive.operate.cli", "worker", wanted.app, "--parent", str(os.getpid())]
         command += ["--concurrency", str(wanted.concurrency), "--grace", wanted.grace]
@@ -273,6 +317,10 @@ class _Parent:
         command += ["--drain"] if wanted.drain else []
         command += [] if wanted.generation is None else ["--generation", str(wanted.generation)]
         command += ["--children", str(wanted.children)] if wanted.children else []
+        command += ["--log-format", wanted.log_format.value]
+        if wanted.metrics is not None:
+            host, port = wanted.metrics
+            command += ["--metrics", f"[{host}]:{port + place if port else 0}"]
         # A session of its own: Ctrl-C at the terminal is for the parent alone, which passes it on once.
         return await asyncio.create_subprocess_exec(*command, start_new_session=True, stdin=asyncio.subprocess.DEVNULL)
 
@@ -295,7 +343,7 @@ async def _up(app: Redrive, wanted: Wanted, door: serve.Door | None) -> int:
         targets = ", ".join(sorted(app.handlers))
         say(f"✓ {plural(len(app.handlers), 'handler')} at work on {shown(app.url)}: {targets}")
         say("  Ctrl-C stops; `redrive events ls` in another terminal shows what happens.")
-        async with serve.beside(app, door), _status_line(app, working):
+        async with serve.beside(app, door), _metrics(app, wanted), _status_line(app, working):
             code = await _until_told(working)
     say(f"✓ stopped: {plural(working.tally.delivered, 'event')} delivered")
     return code

@@ -30,7 +30,7 @@ from redrive.app import Redrive
 from redrive.batch import FINAL_NOTICE, FIRST_NOTICE
 from redrive.context import Context
 from redrive.errors import Taken
-from redrive.operate import views
+from redrive.operate import metrics, views
 from redrive.operate.cli.bench import drift, raw
 from redrive.operate.cli.bench.http import publish_http, serve_http
 from redrive.operate.cli.bench.place import TYPE
@@ -47,6 +47,7 @@ _SETTLE_SECONDS: Final = 0.5
 _SPACING: Final = (0.03, 0.08)
 _FLOW_AHEAD: Final = 5_000
 _NOTE_SECONDS: Final = 0.5
+_SCRAPE_SECONDS: Final = 1.0
 _TOP: Final = 25
 _SELECTIONS: Final = (
     "", "status:failed", "status:pending", "status:in_flight", "status:failed type:bench.event.7",
@@ -85,6 +86,7 @@ async def work(
     concurrency: int = 100,
     failures: int = 0,
     slots: tuple[str, int, int] | None = None,
+    scrape: bool = False,
 ) -> Result:
     """Run a worker until this many events have been delivered, by all processes together."""
     delivered = 0
@@ -107,10 +109,12 @@ async def work(
         worker = app.worker(concurrency=concurrency)
         go()
         watching = asyncio.create_task(_stop_together(shared, lambda: delivered, goal, worker.stop))
+        scraping = asyncio.create_task(_scrape(app, scrape=scrape))
         began = time.monotonic()
         await worker.run()
         ended = time.monotonic()
         watching.cancel()
+        scraping.cancel()
         if shared is not None:
             shared.tell(delivered)  # or the others wait for what was delivered since the last look
     return {"count": delivered, "began": began, "ended": ended}
@@ -152,6 +156,30 @@ async def _stop_together(shared: Slots | None, mine: Callable[[], int], goal: in
     while shared.tell(mine()) < goal:  # noqa: ASYNC110 - an Event does not reach another process
         await asyncio.sleep(_LOOK_SECONDS)
     stop()
+
+
+async def _scrape(app: Redrive, *, scrape: bool) -> None:
+    """Ask for the metrics as often as a very curious Prometheus."""
+    while scrape:
+        await metrics.metrics_text(app)
+        await asyncio.sleep(_SCRAPE_SECONDS)
+
+
+async def scrapes(go: Callable[[], None], *, url: str, samples: int) -> Result:
+    """Note how long a scrape takes that has to ask the database, in milliseconds; by source, too."""
+    times: dict[str, list[float]] = {}
+    async with Redrive(url) as app:
+        go()
+        for _ in range(samples):
+            began = time.monotonic()
+            await metrics.written_anew(app)
+            times.setdefault("scrape", []).append((time.monotonic() - began) * 1e3)
+        for _ in range(samples):
+            for source in metrics.SOURCES:
+                began = time.monotonic()
+                await source(app)
+                times.setdefault(source.__name__.strip("_"), []).append((time.monotonic() - began) * 1e3)
+    return {"count": samples, "times": times}
 
 
 async def raw_drain(go: Callable[[], None], *, url: str) -> Result:
@@ -410,6 +438,7 @@ async def work_flow(
 
 
 JOBS: Final[dict[str, Job]] = {
+    "scrapes": scrapes,
     "redrive_all": redrive_all,
     "regroup": regroup,
     "reconcile": drift.run_once,

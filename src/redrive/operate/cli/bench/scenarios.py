@@ -14,6 +14,7 @@ from redrive.operate.cli.bench.pressure import backlog, snapshot, storm
 from redrive.operate.cli.bench.publish import publish
 from redrive.operate.cli.bench.quarantine import beside, quarantine, redrive
 from redrive.operate.cli.bench.scarce import reserve, schedules
+from redrive.operate.cli.bench.scrape import metrics
 from redrive.operate.cli.bench.waiting import idle, latency
 
 SCENARIOS: Final[dict[str, Callable[[Setup, Place], Coroutine[Any, Any, Report]]]] = {
@@ -34,4 +35,5 @@ SCENARIOS: Final[dict[str, Callable[[Setup, Place], Coroutine[Any, Any, Report]]
     "reserve": reserve,
     "schedules": schedules,
     "reconcile": reconcile,
+    "metrics": metrics,
 }
