@@ -26,6 +26,7 @@ __all__ = [
     "AlreadyHandled",
     "StepMisused",
     "StepPending",
+    "NotFound",
     "EventNotFound",
     "FindingNotFound",
     "Refused",
@@ -112,11 +113,15 @@ class StepPending(RedriveError):
     """Control flow: a shadow has come to a step that has not been done."""
 
 
-class EventNotFound(RedriveError, LookupError):
+class NotFound(RedriveError, LookupError):
+    """There is nothing of this id or name."""
+
+
+class EventNotFound(NotFound):
     """No event has this id."""
 
 
-class FindingNotFound(RedriveError, LookupError):
+class FindingNotFound(NotFound):
     """No finding, and no run of a reconciler, has this id."""
 
 
@@ -139,7 +144,7 @@ class ReservationLost(Refused):
     """A token no longer holds its resource: it was taken over, released, or ran out. Nothing was written."""
 
 
-class BatchNotFound(RedriveError, LookupError):
+class BatchNotFound(NotFound):
     """No batch has this id."""
 
 

@@ -19,7 +19,8 @@ from tests.web.conftest import Site, browser
 
 PUBLIC = {"/healthz", "/readyz", "/login", "/logout"}
 SAMPLE = {"event_id": "01900000-0000-7000-8000-000000000000", "redrive_id": "01900000-0000-7000-8000-000000000000",
-          "fingerprint": "0123456789abcdef", "name": "carrier-api", "token_id": "nobody"}  # fmt: skip
+          "fingerprint": "0123456789abcdef", "name": "carrier-api", "token_id": "nobody",
+          "batch_id": "nothing", "run_id": "0190", "finding_id": "0190"}  # fmt: skip
 
 
 def routes(web: FastAPI) -> list[Guarded]:

@@ -51,7 +51,7 @@ async def test_every_error_of_ours_has_words(kind: type[BaseException]) -> None:
     ("error", "status"),
     [
         (errors.EventNotFound("x"), 404),
-        (views.NotFound("x"), 404),
+        (errors.NotFound("x"), 404),
         (errors.Refused("x"), 409),
         (errors.SelectionError("x", "type", 2), 422),
         (errors.PayloadRefused("x", field="payload.a"), 422),

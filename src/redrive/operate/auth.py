@@ -19,7 +19,7 @@ from uuid import UUID
 
 from redrive.app import Redrive
 from redrive.duration import span
-from redrive.errors import ConfigurationError, RedriveError, Refused, StoreUnavailable
+from redrive.errors import ConfigurationError, NotFound, RedriveError, Refused, StoreUnavailable
 from redrive.instant import from_micros, iso
 from redrive.logs import log
 from redrive.replay import check_actor
@@ -319,7 +319,7 @@ class Tokens:
             log.debug("use of a token not noted", token=token.name, error=str(error))
 
 
-class TokenNotFound(RedriveError, LookupError):
+class TokenNotFound(NotFound):
     """There is no token of this name."""
 
 

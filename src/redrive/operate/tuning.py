@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from redrive import override
 from redrive.app import Redrive
-from redrive.operate.views import NotFound
+from redrive.errors import NotFound
 from redrive.override import FIELDS, RETRY_FIELDS, Override, Terms
 from redrive.policy import RetryPolicy
 

@@ -16,7 +16,7 @@ from uuid import UUID
 from redrive.app import Redrive
 from redrive.attention import Urgency
 from redrive.dependency import Dependency
-from redrive.errors import EventNotFound, RedriveError
+from redrive.errors import EventNotFound, NotFound, RedriveError
 from redrive.event import Event, FailureCycle, Status, TrailEntry
 from redrive.group import Group, Skew, skew
 from redrive.instant import from_micros, iso
@@ -47,10 +47,6 @@ class Ambiguous(RedriveError):
     def __init__(self, message: str, candidates: Sequence[Event | Redriving | Group]) -> None:
         super().__init__(message)
         self.candidates = candidates
-
-
-class NotFound(RedriveError, LookupError):
-    """There is no redrive, group or dependency of this name."""
 
 
 # --- events ---

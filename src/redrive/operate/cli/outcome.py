@@ -13,13 +13,12 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
-from redrive.errors import PayloadRefused, RedriveError, Refused, SelectionError
+from redrive.errors import NotFound, PayloadRefused, RedriveError, Refused, SelectionError
 from redrive.event import Event
 from redrive.group import Group
-from redrive.operate.auth import TokenNotFound
 from redrive.operate.cli.text import clean, one_line
 from redrive.operate.edit import BadEdit
-from redrive.operate.views import Ambiguous, NotFound
+from redrive.operate.views import Ambiguous
 
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141  # what a shell reports for a program that SIGPIPE ended
@@ -56,7 +55,7 @@ def code_of(error: RedriveError) -> Code:
     """Choose the exit code of an error."""
     if isinstance(error, BadInput | BadEdit | Ambiguous | SelectionError):
         return Code.USAGE
-    if isinstance(error, NothingMatched | NotFound | TokenNotFound | LookupError):
+    if isinstance(error, NothingMatched | NotFound):
         return Code.NOTHING
     if isinstance(error, Refused | PayloadRefused):
         return Code.REFUSED

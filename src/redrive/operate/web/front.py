@@ -8,6 +8,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from redrive.errors import ConfigurationError
 from redrive.operate import views
 from redrive.operate.auth import SIGN_IN_SECONDS, NotSignedIn, Permission
+from redrive.operate.metrics import metrics_text
 from redrive.operate.web import pages
 from redrive.operate.web.guard import COOKIE, AppOf, CallerOf, Guarded, GuardOf, needs, public
 from redrive.operate.web.problems import NOT_READY, Problem
@@ -20,6 +21,13 @@ router = APIRouter(route_class=Guarded, include_in_schema=False)
 async def healthz() -> dict[str, Any]:
     """Say that this process lives."""
     return {"alive": True}
+
+
+@router.get("/metrics")
+@needs(Permission.LOOK)
+async def metrics(app: AppOf) -> Response:
+    """Write what this process has counted and what the database knows, in Prometheus' text format."""
+    return Response(await metrics_text(app), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @router.get("/readyz")

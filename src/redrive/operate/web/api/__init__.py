@@ -14,6 +14,7 @@ from redrive import __version__
 from redrive.operate.web.api import (
     access,
     audit,
+    batches,
     dead_letters,
     dependencies,
     events,
@@ -23,7 +24,10 @@ from redrive.operate.web.api import (
     overview,
     policies,
     publish,
+    reconcilers,
     redrives,
+    reservations,
+    schedules,
 )
 
 ROUTERS: Final[Sequence[APIRouter]] = tuple(
@@ -36,6 +40,10 @@ ROUTERS: Final[Sequence[APIRouter]] = tuple(
         groups,
         redrives,
         keys,
+        batches,
+        reconcilers,
+        schedules,
+        reservations,
         dependencies,
         policies,
         live,

@@ -1,8 +1,8 @@
 """What an operator asks first."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import Request
+from fastapi import Query, Request
 
 from redrive.operate import doctor, views
 from redrive.operate.auth import ALLOWED, Permission
@@ -19,6 +19,13 @@ router = new_router("overview")
 async def overview(app: AppOf) -> dict[str, Any]:
     """Say how many stand where, who works, how old the backlog is, and what needs a person."""
     return await views.overview(app)
+
+
+@router.get("/attention")
+@needs(Permission.LOOK)
+async def attention(app: AppOf, kind: Annotated[list[str] | None, Query(max_length=20)] = None) -> dict[str, Any]:
+    """List what will not move by itself: why, since when, and which command comes next."""
+    return page([each.to_json() for each in await app.attention(kinds=kind or ())])
 
 
 @router.get("/problems")

@@ -1,0 +1,48 @@
+"""Schedules: what comes by the clock."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from redrive.operate.auth import Permission
+from redrive.operate.web.api.shared import Why, page
+from redrive.operate.web.api.shared import router as new_router
+from redrive.operate.web.guard import AppOf, CallerOf, needs
+
+router = new_router("schedules")
+
+
+class Named(Why):
+    """Which schedule, and why. Names are free text, so they travel in the body, not in the path."""
+
+    name: Annotated[str, Field(min_length=1, max_length=255)]
+
+
+@router.get("/schedules")
+@needs(Permission.LOOK)
+async def schedules(app: AppOf) -> dict[str, Any]:
+    """List them: what they publish, how often, when next."""
+    shown = [each.to_json() for each in await app.schedules.ls()]
+    return page([{**each, "payload": app.mask.everywhere(each.get("payload"))} for each in shown])
+
+
+@router.post("/schedules/pause")
+@needs(Permission.TUNE)
+async def pause(app: AppOf, caller: CallerOf, what: Named) -> dict[str, Any]:
+    """Let it tick no more until it is resumed."""
+    return (await app.schedules.pause(what.name, by=caller.actor, reason=what.reason)).to_json()
+
+
+@router.post("/schedules/resume")
+@needs(Permission.TUNE)
+async def resume(app: AppOf, caller: CallerOf, what: Named) -> dict[str, Any]:
+    """Let it tick again, from now on."""
+    return (await app.schedules.resume(what.name, by=caller.actor, reason=what.reason)).to_json()
+
+
+@router.post("/schedules/run")
+@needs(Permission.ACT)
+async def run(app: AppOf, caller: CallerOf, what: Named) -> dict[str, Any]:
+    """Publish one event more, now; the ticks stay as they are."""
+    published = await app.schedules.run_now(what.name, by=caller.actor, reason=what.reason)
+    return {"event_id": str(published.id)}
