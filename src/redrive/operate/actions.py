@@ -347,6 +347,7 @@ def _sum(one: Purge, two: Purge) -> Purge:
         one.sessions + two.sessions,
         one.members + two.members,
         one.redrives + two.redrives,
+        one.batches + two.batches,
     )
 
 

@@ -70,6 +70,7 @@ def purge(
             "dead_letters": gone.dead_letters,
             "sessions": gone.sessions,
             "redrives": gone.redrives,
+            "batches": gone.batches,
             "at_least": capped,
         }
         show.plain(told, output)
