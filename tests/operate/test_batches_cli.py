@@ -79,5 +79,6 @@ def test_events_are_found_by_their_batch_and_group(store_url: str) -> None:
     some = redrive("events", "ls", f'batch:{monday} batch-group:"page 0"', "-o", "json", "-u", store_url).json
 
     assert len(found) == 3
+    assert f"{monday}  page" in redrive("events", "show", found[0]["id"], "-u", store_url).out
     assert {each["batch_id"] for each in found} == {monday}
     assert sorted(each["payload"] for each in some) == [0, 2]

@@ -349,6 +349,7 @@ def _sum(one: Purge, two: Purge) -> Purge:
         one.redrives + two.redrives,
         one.runs + two.runs,
         one.findings + two.findings,
+        one.batches + two.batches,
     )
 
 

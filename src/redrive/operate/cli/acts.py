@@ -70,6 +70,9 @@ def purge(
             "dead_letters": gone.dead_letters,
             "sessions": gone.sessions,
             "redrives": gone.redrives,
+            "batches": gone.batches,
+            "runs": gone.runs,
+            "findings": gone.findings,
             "at_least": capped,
         }
         show.plain(told, output)

@@ -283,6 +283,7 @@ def _facts(event: Event, now: datetime) -> Iterable[tuple[str, str | Text | None
     yield "idempotency key", event.idempotency_key if event.idempotency_key != str(event.id) else None
     yield "correlation", event.correlation_id
     yield "caused by", event.causation_id
+    yield "batch", None if event.batch_id is None else f"{event.batch_id}  {event.batch_group or ''}".rstrip()
     yield "queue", event.queue if event.queue != "default" else None
     yield "generation", str(event.generation) if event.generation else None
     yield "replayed", times(event.cycle) if event.cycle else None
