@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from redrive import AlreadyHandled, Context, Redrive, RetryPolicy, TerminalHandlerError, tracing
+from redrive import AlreadyHandled, Context, EventFilter, Redrive, RetryPolicy, TerminalHandlerError, tracing
 from tests.worker.conftest import found
 
 ONCE_MORE = RetryPolicy(max_attempts=2, base_delay=0, jitter="none")
@@ -192,6 +195,38 @@ async def test_what_leaves_for_elsewhere_carries_the_span_that_is_current(spans:
 
     assert headers["tenant"] == "north"
     assert f"{span.get_span_context().span_id:016x}" in headers["traceparent"]
+
+
+SHOP = """
+from opentelemetry import trace
+from redrive import Context, Redrive
+
+app = Redrive({url!r}, migrate=True)
+
+
+@app.handler("order.paid", isolation="process")
+async def ship(order: dict, ctx: Context) -> None:
+    await ctx.publish("order.shipped", order)
+"""
+
+
+async def test_a_trace_goes_on_in_a_child_process(
+    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spans: InMemorySpanExporter
+) -> None:
+    name = f"traced_{os.getpid()}_{store_url.partition(':')[0]}"
+    (tmp_path / f"{name}.py").write_text(SHOP.format(url=store_url))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    app: Redrive = importlib.import_module(name).app
+
+    async with app:
+        with trace.get_tracer("shop").start_as_current_span("checkout") as checkout:
+            await app.publish("order.paid", {})
+        await app.worker(children=1).drain()
+        (shipped,) = await app.events(EventFilter(type="order.shipped"))
+    sys.modules.pop(name)
+
+    assert f"{checkout.get_span_context().trace_id:032x}" in shipped.headers["traceparent"]
+    assert said(named(spans, "process order.paid")[0])["redrive.outcome"] == "delivered"
 
 
 def test_nothing_of_opentelemetry_is_imported_by_redrive_itself() -> None:
