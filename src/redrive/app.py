@@ -456,6 +456,7 @@ class Redrive:
             children=children,
             generation=self._generation if generation is None else check_whole(generation, "generation"),
             name=name,
+            mask=self.mask,
         )
         if os.environ.get(notice.ENVIRONMENT) and not self._notices.addresses:
             self.notices()
