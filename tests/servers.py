@@ -154,7 +154,7 @@ def _start(
 ) -> tuple[subprocess.Popen[bytes], str]:
     log = root / "log"
     for _ in range(3):  # somebody may take the free port before the server does
-        port = _free_port()
+        port = free_port()
         options = {"listen_addresses": "127.0.0.1", "port": str(port), "unix_socket_directories": ""}
         options |= {"max_connections": "100", **settings}
         command = [str(binaries / "postgres"), "-D", str(data)]
@@ -167,7 +167,7 @@ def _start(
                 stderr=output,
                 cwd="/",
                 start_new_session=True,  # a Ctrl-C is for us; the server is stopped once its users are gone
-                preexec_fn=_end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one system call
+                preexec_fn=end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one system call
                 **identity,
             )
         url = f"postgresql://postgres:{password}@127.0.0.1:{port}/postgres"
@@ -207,12 +207,12 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         return
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Have the kernel stop the server even if the tests are killed."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,0 +1,172 @@
+"""A real Apache Kafka for tests: one node, KRaft, the jars by Maven, Java 17 or newer.
+
+The jars are fetched once into the virtual environment. A broker can be killed and started again on the same port with
+the same data, which is what most tests want of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.servers import ServerUnavailable, end_with_parent, free_port
+
+POM = Path(__file__).with_name("kafka.pom.xml")
+START_SECONDS = 60.0
+STOP_SECONDS = 20.0
+
+
+class Kafka:
+    """A broker that can be killed and started again."""
+
+    def __init__(self, root: Path, jars: Path) -> None:
+        self._root, self._jars = root, jars
+        self._port, self._controller = free_port(), free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._settings = root / "server.properties"
+        self._settings.write_text(self._properties())
+        self._run_tool("kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(self._settings))
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def version(self) -> str:
+        """What the jar of the broker says of itself."""
+        return next(self._jars.glob("kafka_2.13-*.jar")).stem.rpartition("-")[2]
+
+    def start(self) -> None:
+        """Start, and wait until it answers."""
+        with (self._root / "log").open("ab") as output:
+            self._process = subprocess.Popen(
+                [*self._java(), "kafka.Kafka", str(self._settings)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                preexec_fn=end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one system call
+            )
+        until = time.monotonic() + START_SECONDS
+        while not _answers(self._port):
+            if self._process.poll() is not None or time.monotonic() > until:
+                log = (self._root / "log").read_text(errors="replace").strip()[-2000:]
+                raise ServerUnavailable(f"Kafka did not start: {log}")
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(how)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _java(self) -> list[str]:
+        return ["java", "-Xmx512m", "-XX:+UseSerialGC", "-cp", f"{self._jars}/*"]
+
+    def _run_tool(self, *command: str) -> None:
+        result = subprocess.run([*self._java(), *command], capture_output=True, text=True, check=False, timeout=60)
+        if result.returncode:
+            raise ServerUnavailable(f"{command[0]} failed: {(result.stderr or result.stdout).strip()[-2000:]}")
+
+    def _properties(self) -> str:
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@127.0.0.1:{self._controller}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self._port},CONTROLLER://127.0.0.1:{self._controller}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": str(self._root / "data"),
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "3",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            "auto.create.topics.enable": "false",
+            "num.partitions": "3",
+            # A killed broker may come back once the session of the one before has run out: nine seconds by default.
+            "broker.session.timeout.ms": "1500",
+            "broker.heartbeat.interval.ms": "300",
+        }
+        return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+
+@contextmanager
+def running_kafka() -> Iterator[Kafka]:
+    """Run a Kafka in a temporary directory."""
+    jars = _fetched_jars()
+    root = Path(tempfile.mkdtemp(prefix="redrive-kafka-"))
+    try:
+        kafka = Kafka(root, jars)
+        kafka.start()
+        try:
+            yield kafka
+        finally:
+            kafka.stop()
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _fetched_jars() -> Path:
+    """Fetch what the pom names, once for a virtual environment."""
+    if shutil.which("java") is None:
+        raise ServerUnavailable("there is no java on the path: a real Kafka needs Java 17")
+    place = Path(sys.prefix) / "share" / "redrive-kafka"
+    if _is_fetched(place):
+        return place
+    if shutil.which("mvn") is None:
+        raise ServerUnavailable("there is no mvn on the path: Maven fetches the jars of Kafka")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    fetching = Path(tempfile.mkdtemp(prefix="redrive-kafka-", dir=place.parent))
+    command = ["mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={fetching}"]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+        if result.returncode:
+            raise ServerUnavailable(f"Maven could not fetch Kafka: {result.stdout.strip()[-2000:]}")
+        (fetching / "pom").write_bytes(POM.read_bytes())
+        if not _is_fetched(place):  # another process may have been faster
+            shutil.rmtree(place, ignore_errors=True)
+            fetching.rename(place)
+    except subprocess.TimeoutExpired as error:
+        raise ServerUnavailable("Maven took more than ten minutes to fetch Kafka") from error
+    finally:
+        shutil.rmtree(fetching, ignore_errors=True)
+    return place
+
+
+def _is_fetched(place: Path) -> bool:
+    return (place / "pom").exists() and (place / "pom").read_bytes() == POM.read_bytes()
+
+
+def _cluster_id() -> str:
+    return base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
+
+
+def _answers(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+    except OSError:
+        return False
