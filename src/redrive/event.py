@@ -79,6 +79,7 @@ TRAIL_KINDS: Final = (
     "imported",
     "policy-set",
     "policy-cleared",
+    "republished",
 )
 
 
