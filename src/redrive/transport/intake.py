@@ -12,6 +12,7 @@ import base64
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 from redrive.clock import Clock
@@ -143,7 +144,7 @@ class Intake:
 
     async def _move(self, store: Store, by: str) -> bool:
         subscription = self._subscription or await self._subscribe(store, by)
-        self._turn(LinkState.OK)
+        self._stand()
         if not self._hand:
             # After something has moved there may be more: look without waiting, so that a drain comes to its end.
             self._hand = await subscription.fetch(self.batch, 0.0 if self._is_eager else _LINGER)
@@ -159,6 +160,13 @@ class Intake:
             self._lag_at = self.clock.monotonic() + 5 * _LOOK_SECONDS
             self.link.lag = await subscription.lag()
         return bool(batch)
+
+    def _stand(self) -> None:
+        """Stand as the broker does: some drivers stay subscribed while it is away."""
+        link = self.inlet.broker.link
+        away = link.state in {LinkState.UNREACHABLE, LinkState.REFUSED}
+        if self._turn(link.state if away else LinkState.OK, link.error) and away:
+            log.warning("intake waits for its broker", intake=self.name, state=link.state.value, why=link.error)
 
     async def _subscribe(self, store: Store, by: str) -> Subscription:
         if self.inlet.is_exclusive:
@@ -273,6 +281,7 @@ class Intake:
         payload = {
             "reason": _storable(reason),
             "position": received.position,
+            "at": None if received.at is None else received.at.isoformat(),
             "source": received.source,
             "topic": _storable(message.topic),
             "id": _storable(message.id),
@@ -283,7 +292,7 @@ class Intake:
         wide = Limits(max_bytes=2**31)  # a message too large to be an event must be kept all the same
         options = Options(source=received.source[:255], queue=self.queue)
         rows = new_events(self.clock, wide, (self.target,), RAW, payload, options)
-        return _Taken(received.source, f"raw:{received.position}", rows, received)
+        return _Taken(received.source, f"raw:{_place(received)}", rows, received)
 
     async def again(self, raw: dict[str, Any], _ctx: Context) -> None:
         """Read a message again that could not be read: the handler of the intake's target."""
@@ -291,7 +300,8 @@ class Intake:
             raw["topic"], _unbase(raw["body"]), tuple((name, _unbase(value) or b"") for name, value in raw["headers"]),
             _unbase(raw["key"]), raw["id"],
         )  # fmt: skip
-        taken = self._parsed(Received(message, raw["position"], raw["source"]))
+        at = None if raw["at"] is None else datetime.fromisoformat(raw["at"])
+        taken = self._parsed(Received(message, raw["position"], raw["source"], at))
         async with (await self.ready()).transaction() as tx:
             await self._put_in(tx, [taken])
 
@@ -367,7 +377,12 @@ def _key(event: CloudEvent) -> str:
 
 def _id(received: Received) -> str:
     """Find what to recognise a message by that is no CloudEvent."""
-    return check_text(received.message.id, "the message id", KEY_LIMIT) or received.position
+    return check_text(received.message.id, "the message id", KEY_LIMIT) or _place(received)
+
+
+def _place(received: Received) -> str:
+    """Say where it stood, and when it came there: a stream that is made anew counts from the beginning."""
+    return received.position if received.at is None else f"{received.position}@{received.at.isoformat()}"
 
 
 def _where(received: Received, message_id: str) -> dict[str, str]:
