@@ -18,6 +18,7 @@ import pytest
 from psycopg import sql
 
 from tests import leaks
+from tests.kafka_server import KafkaServer, existing_kafka, running_kafka
 from tests.servers import (
     NatsServer,
     Postgres,
@@ -151,6 +152,22 @@ def nats_server(run: Run) -> Iterator[NatsServer]:
                 pytest.fail(f"REDRIVE_REQUIRE_ALL_BACKENDS=1, but {error}", pytrace=False)
             pytest.skip(f"no NATS: {error}")
         run.backends["NATS"] = server.version
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka_server(run: Run) -> Iterator[KafkaServer]:
+    """One real Kafka for the run: ours, or the one that REDRIVE_TEST_KAFKA points at. Tests name their own topics."""
+    with ExitStack() as stack:
+        try:
+            bootstrap = os.environ.get("REDRIVE_TEST_KAFKA")
+            server = existing_kafka(bootstrap) if bootstrap else stack.enter_context(running_kafka())
+        except ServerUnavailable as error:
+            run.missing["Kafka"] = str(error)
+            if REQUIRE_ALL:
+                pytest.fail(f"REDRIVE_REQUIRE_ALL_BACKENDS=1, but {error}", pytrace=False)
+            pytest.skip(f"no Kafka: {error}")
+        run.backends["Kafka"] = server.version
         yield server
 
 

@@ -24,27 +24,42 @@ from tests.servers import ServerUnavailable, end_with_parent, free_port
 POM = Path(__file__).with_name("kafka.pom.xml")
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
+USERS = {"ada": "ada-secret"}
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 
-class Kafka:
-    """A broker that can be killed and started again."""
+class KafkaServer:
+    """A Kafka, ours or somebody else's."""
+
+    def __init__(self, bootstrap: str, version: str) -> None:
+        self.bootstrap = bootstrap
+        self.version = version
+
+    @property
+    def is_ours(self) -> bool:
+        return False
+
+
+class OwnKafka(KafkaServer):
+    """A broker that can be killed and started again. A second listener wants a user and a password."""
 
     def __init__(self, root: Path, jars: Path) -> None:
         self._root, self._jars = root, jars
-        self._port, self._controller = free_port(), free_port()
+        self._port, self._sasl_port, self._controller = free_port(), free_port(), free_port()
+        version = next(jars.glob("kafka_2.13-*.jar")).stem.rpartition("-")[2]  # what the broker says of itself
+        super().__init__(f"127.0.0.1:{self._port}", version)
         self._process: subprocess.Popen[bytes] | None = None
         self._settings = root / "server.properties"
         self._settings.write_text(self._properties())
         self._run_tool("kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(self._settings))
 
     @property
-    def bootstrap(self) -> str:
-        return f"127.0.0.1:{self._port}"
+    def is_ours(self) -> bool:
+        return True
 
     @property
-    def version(self) -> str:
-        """What the jar of the broker says of itself."""
-        return next(self._jars.glob("kafka_2.13-*.jar")).stem.rpartition("-")[2]
+    def sasl_bootstrap(self) -> str:
+        return f"127.0.0.1:{self._sasl_port}"
 
     def start(self) -> None:
         """Start, and wait until it answers."""
@@ -91,12 +106,23 @@ class Kafka:
             raise ServerUnavailable(f"{command[0]} failed: {(result.stderr or result.stdout).strip()[-2000:]}")
 
     def _properties(self) -> str:
+        listeners = f"PLAINTEXT://127.0.0.1:{self._port},SASL_PLAINTEXT://127.0.0.1:{self._sasl_port}"
+        users = " ".join(f'user_{name}="{password}"' for name, password in USERS.items())
         settings = {
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.voters": f"1@127.0.0.1:{self._controller}",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self._port},CONTROLLER://127.0.0.1:{self._controller}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
+            "listeners": f"{listeners},CONTROLLER://127.0.0.1:{self._controller}",
+            "advertised.listeners": listeners,
+            "listener.security.protocol.map": (
+                "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT"
+            ),
+            "listener.name.sasl_plaintext.sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{PLAIN} required {users};",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "allow.everyone.if.no.acl.found": "true",
+            "super.users": "User:ANONYMOUS",
             "controller.listener.names": "CONTROLLER",
             "log.dirs": str(self._root / "data"),
             "offsets.topic.replication.factor": "1",
@@ -114,12 +140,12 @@ class Kafka:
 
 
 @contextmanager
-def running_kafka() -> Iterator[Kafka]:
+def running_kafka() -> Iterator[OwnKafka]:
     """Run a Kafka in a temporary directory."""
     jars = _fetched_jars()
     root = Path(tempfile.mkdtemp(prefix="redrive-kafka-"))
     try:
-        kafka = Kafka(root, jars)
+        kafka = OwnKafka(root, jars)
         kafka.start()
         try:
             yield kafka
@@ -127,6 +153,16 @@ def running_kafka() -> Iterator[Kafka]:
             kafka.stop()
     finally:
         shutil.rmtree(root, ignore_errors=True)
+
+
+def existing_kafka(bootstrap: str) -> KafkaServer:
+    """Use one that somebody else runs."""
+    host, _, port = bootstrap.partition(",")[0].rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, ValueError) as error:
+        raise ServerUnavailable(f"no Kafka answers at the given address: {error}") from error
+    return KafkaServer(bootstrap, "of REDRIVE_TEST_KAFKA")
 
 
 def _fetched_jars() -> Path:
