@@ -37,6 +37,7 @@ _STATUS: Final = "Status"
 _NO_RESPONDERS: Final = "503"
 _TOO_LARGE: Final = 10_054  # the stream's own limit
 _COOL_SECONDS: Final = 0.25  # how long a failed attempt to connect speaks for those that follow
+_FATAL: Final = ("deleted", "leadership", "shutdown", "push based")  # these end a consumer, others only a batch
 _ACK_WAIT: Final = 30.0
 _MOST_UNDER_WAY: Final = 5_000
 _PULL_SECONDS: Final = 30.0
@@ -152,7 +153,8 @@ class Nats:
     async def _connect(self) -> "_Line":
         if self._link.state is LinkState.IDLE:
             self._link.turn(LinkState.CONNECTING, self._clock)
-        client, heard = Client(), _Heard()
+        heard = _Heard()
+        client = _Connection(heard)
         try:
             async with asyncio.timeout(self._connect_seconds):
                 await client.connect(
@@ -204,6 +206,25 @@ class Nats:
     def speaking(self, about: str) -> "_Speaking":
         """Turn what the driver raises into what we do."""
         return _Speaking(self.name, about)
+
+
+class _Connection(Client):
+    """The driver's connection, of which we hear at once when it is lost.
+
+    nats-py 2.16 tries to send what is left on a connection that was reset, fails, and then neither closes it nor says
+    so: what is left is dropped here, and whoever waits for its answer sends it again.
+    """
+
+    def __init__(self, heard: "_Heard") -> None:
+        super().__init__()
+        self._heard = heard
+
+    async def _process_op_err(self, e: Exception) -> None:
+        self._pending: list[bytes] = []
+        self._pending_data_size = 0
+        self._heard.last = e
+        await self._heard.closed()
+        await super()._process_op_err(e)
 
 
 @dataclass(slots=True)
@@ -343,6 +364,8 @@ class _Line:
 
     def closed(self, why: str) -> None:
         """End everything that was under way."""
+        if self.is_closed:
+            return
         self.is_closed = True
         if self._watch is not None:
             self._watch.cancel()
@@ -477,7 +500,7 @@ class _Pull:
     def _ended(self, status: str, said: str) -> None:
         """Hear that nothing more comes of what was asked for: there is no more, time is over, or something is wrong."""
         self._owed = 0
-        if status not in ("404", "408") and "exceed" not in said.lower():
+        if status == _NO_RESPONDERS or any(word in said.lower() for word in _FATAL):
             self.fail(DependencyUnavailable(self._of.broker.name, f"the consumer {self._of.durable}: {said or status}"))
 
     def fail(self, error: Exception) -> None:
