@@ -25,6 +25,13 @@ POM = Path(__file__).with_name("kafka.pom.xml")
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 USERS = {"ada": "ada-secret"}
+MOCK = """
+import sys
+from confluent_kafka import Producer
+host = Producer({"bootstrap.servers": "none", "test.mock.num.brokers": 3, "log_level": 0})
+print(",".join(f"{each.host}:{each.port}" for each in host.list_topics(timeout=20).brokers.values()), flush=True)
+sys.stdin.read()
+"""
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 
@@ -85,6 +92,15 @@ class OwnKafka(KafkaServer):
 
     def stop(self) -> None:
         self._end(signal.SIGTERM)
+
+    def pause(self) -> None:
+        """Let it fall silent without closing anything."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     def _end(self, how: signal.Signals) -> None:
         process, self._process = self._process, None
@@ -153,6 +169,20 @@ def running_kafka() -> Iterator[OwnKafka]:
             kafka.stop()
     finally:
         shutil.rmtree(root, ignore_errors=True)
+
+
+@contextmanager
+def mock_kafka() -> Iterator[KafkaServer]:
+    """Run librdkafka's own imitation of a cluster; it lives in one of its clients, here in a process of its own."""
+    command = [sys.executable, "-c", MOCK]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield KafkaServer(process.stdout.readline().strip(), "mock")
+        finally:
+            process.stdin.close()
+            process.wait(STOP_SECONDS)
 
 
 def existing_kafka(bootstrap: str) -> KafkaServer:
