@@ -114,7 +114,7 @@ class OwnKafka(KafkaServer):
             process.wait()
 
     def _java(self) -> list[str]:
-        return ["java", "-Xmx512m", "-XX:+UseSerialGC", "-cp", f"{self._jars}/*"]
+        return ["java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{self._jars}/*"]
 
     def _run_tool(self, *command: str) -> None:
         result = subprocess.run([*self._java(), *command], capture_output=True, text=True, check=False, timeout=60)

@@ -546,7 +546,7 @@ class _Member:
         """Commit what is stored before somebody else begins where we said we were."""
         gone = {(each.topic, each.partition) for each in partitions}
         reached = {place: offset for place, offset in self._stored.items() if place in gone}
-        if reached and self._heard.state is None:
+        if reached and self._heard.state is None and self._failure is None:
             try:
                 consumer.commit(offsets=_offsets(reached), asynchronous=False)
             except KafkaException as error:  # the next one stores it again, and finds it there
