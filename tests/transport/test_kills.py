@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import nats
@@ -17,11 +19,14 @@ from tests.worker.conftest import until, working
 EVENTS, KEYS, KILLS = 2_000, 20, 3
 
 
-async def _killed_again_and_again(server: NatsServer, progress: Any, total: int, kills: int) -> None:
+def _has_come(progress: Callable[[], int], mark: int) -> bool:
+    return progress() >= mark
+
+
+async def _killed_again_and_again(server: NatsServer, progress: Callable[[], int], total: int, kills: int) -> None:
     """Kill it at even steps of the way, and let it be away for a moment."""
     for kill in range(kills):
-        mark = total * (kill + 1) // (kills + 1)
-        await until(lambda mark=mark: progress() >= mark, 60)
+        await until(partial(_has_come, progress, total * (kill + 1) // (kills + 1)), 60)
         await asyncio.to_thread(server.kill)
         await asyncio.sleep(0.3)
         await asyncio.to_thread(server.start)

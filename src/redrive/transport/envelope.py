@@ -46,6 +46,7 @@ _URI: Final = "".join(map(chr, range(0x21, 0x7F))).translate(str.maketrans("", "
 _PRINTABLE: Final = "".join(map(chr, range(0x21, 0x7F))).translate(str.maketrans("", "", '"%'))
 _SCHEMA_HEAD: Final = 5  # a zero, and the number of a schema in a registry
 _SHOWN: Final = 80
+_written: Final = json.JSONEncoder(ensure_ascii=False).encode  # made once: json.dumps would make one each time
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class CloudEvent:
     source: str
     subject: str | None = None
     time: str | None = None
-    extensions: Mapping[str, str] = field(default_factory=dict)
+    extensions: Mapping[str, str | None] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     """The event's own, beside the attributes."""
 
@@ -97,7 +98,7 @@ def write(event: CloudEvent, data: str, topic: str, mode: Mode, prefix: str, mes
     key = extensions.get(PARTITION_KEY)
     body = data.encode()
     if mode is Mode.STRUCTURED:
-        head = json.dumps({**attributes, "datacontenttype": JSON}, ensure_ascii=False)
+        head = _written({**attributes, "datacontenttype": JSON})
         body = b'%b,"data":%b}' % (head[:-1].encode(), body)
         headers.append(("content-type", STRUCTURED.encode()))
     else:
@@ -119,27 +120,16 @@ def _percent(value: str) -> bytes:
 # --- in ---
 
 
-def is_cloud_event(message: Message, prefix: str) -> bool:
-    """Say whether a message claims to be one."""
+def read(message: Message, prefix: str) -> tuple[CloudEvent, Any] | None:
+    """Take an event and its data out of a message; nothing when it does not claim to be a CloudEvent."""
     kind = (message.header("content-type") or b"").lower()
-    return kind.startswith(b"application/cloudevents") or message.header(f"{prefix}specversion") is not None
-
-
-def read(message: Message, prefix: str) -> tuple[CloudEvent, Any]:
-    """Take an event and its data out of a message."""
-    kind = (message.header("content-type") or b"").lower()
+    if not kind.startswith(b"application/cloudevents"):
+        return None if message.header(f"{prefix}specversion") is None else _binary(message, prefix)
     if kind.startswith(BATCH.encode()):
         raise Unparsable("a batch of CloudEvents in one message is not taken: send them one by one")
-    if kind.startswith(b"application/cloudevents"):
-        if not kind.startswith(STRUCTURED.encode()):
-            raise Unparsable(f"the format {_short(kind)} of CloudEvents is unknown here: send JSON")
-        return _structured(message, prefix)
-    if message.header(f"{prefix}specversion") is None:
-        raise Unparsable(
-            f"no CloudEvent: neither a header {prefix}specversion nor a content-type {STRUCTURED}; "
-            "say types={'<topic>': '<type>'} for plain JSON, or parse=… for anything else"
-        )
-    return _binary(message, prefix)
+    if not kind.startswith(STRUCTURED.encode()):
+        raise Unparsable(f"the format {_short(kind)} of CloudEvents is unknown here: send JSON")
+    return _structured(message, prefix)
 
 
 def _structured(message: Message, prefix: str) -> tuple[CloudEvent, Any]:
@@ -177,7 +167,7 @@ def _made(attributes: Mapping[str, str | None], headers: dict[str, str]) -> Clou
         if not attributes.get(name):
             raise Unparsable(f"the CloudEvent has no {name}")
     extensions = {name: value for name, value in attributes.items() if name not in _ATTRIBUTES and value}
-    for name in extensions:
+    for name in extensions.keys() - _OURS:
         if not _EXTENSION.fullmatch(name):
             raise Unparsable(f"{_short(name)} cannot name an attribute of a CloudEvent: a to z and 0 to 9 only")
     headers |= _unbundled(extensions.pop(BUNDLE, None))
@@ -219,7 +209,7 @@ def read_json(body: bytes | None) -> Any:
         schema = int.from_bytes(body[1:_SCHEMA_HEAD], "big")
         raise Unparsable(f"schema id {schema} is unknown here: give the intake parse=… that asks your registry for it")
     try:
-        return json.loads(body.decode(), parse_constant=_no_constant)
+        return _strict(body.decode())
     except UnicodeDecodeError as error:
         raise Unparsable(f"the body is not UTF-8 at byte {error.start:,}") from error
     except (ValueError, RecursionError) as error:
@@ -228,6 +218,9 @@ def read_json(body: bytes | None) -> Any:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON value")
+
+
+_strict: Final = json.JSONDecoder(parse_constant=_no_constant).decode
 
 
 def _is_json(kind: str) -> bool:

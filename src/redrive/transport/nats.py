@@ -179,6 +179,7 @@ class Nats:
 
     def _failed(self, error: BaseException) -> DependencyUnavailable:
         refused = isinstance(error, nats.errors.AuthorizationError | nats.errors.InvalidUserCredentialsError)
+        refused = refused or "authorization" in str(error).lower() or "authentication" in str(error).lower()
         where = ", ".join(_without_secrets(each) for each in self._servers)
         said = str(error) or type(error).__name__
         why = f"{where} refuses our credentials: {said}" if refused else f"{where} cannot be reached: {said}"
@@ -476,6 +477,8 @@ class _Pull:
                         await self._news.wait()
         if self._got:
             taken, self._got = self._got[:limit], self._got[limit:]
+            if self._owed <= 0 and not self._got:
+                await self._ask(limit, waits=seconds > 0)  # they come while these are being stored
             return taken
         if self._error is not None:
             raise self._error
