@@ -199,7 +199,7 @@ def document(**changes: Any) -> bytes:
         (STRUCTURED, document(data_base64="§"), "not base64"),
         (STRUCTURED, document(data=1, data_base64="AA=="), "both data and data_base64"),
         (STRUCTURED, document(redriveheaders="[1]"), "redriveheaders"),
-        (STRUCTURED, document(data=1).replace(b"1}", b"NaN}"), "NaN"),
+        (STRUCTURED, document(data=1).replace(b"1}", b"NaN}"), "not JSON"),
         (STRUCTURED, b"\0\0\0\0\x2a\x02\x04", "schema id 42 is unknown here"),
         (BINARY, b"\0\0\0\0\x2a\x02\x04", "schema id 42 is unknown here"),
         (BINARY, b"nope", "not JSON"),
