@@ -77,6 +77,11 @@ class Context:
         self._steps: Steps | None = None
 
     @property
+    def row(self) -> Row:
+        """The claimed row itself, for handlers of ours that count microseconds."""
+        return self._row
+
+    @property
     def id(self) -> UUID:
         return UUID(str(self._row[ID]))
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
+from uuid import UUID
 
 import pytest
 
 from redrive import ConfigurationError, Redrive, Status
 from redrive.transport.nats import Nats
+from redrive.transport.traffic import Standing
 from tests.conftest import Run
 from tests.servers import NatsServer, running_nats
 from tests.transport.conftest import Stream
@@ -66,11 +68,11 @@ async def test_with_a_broker_that_is_away_publishing_goes_on_and_events_wait_wit
     assert standing.oldest_at is not None
 
 
-async def _blocked(app: Redrive, published: list, on: str) -> bool:  # type: ignore[type-arg]
-    return all((await found(app, each)).blocked_on == on for each in published)
+async def _blocked(app: Redrive, published: list[UUID], on: str) -> bool:
+    return all([(await found(app, each)).blocked_on == on for each in published])
 
 
-async def _told(app: Redrive) -> list:  # type: ignore[type-arg]
+async def _told(app: Redrive) -> list[Standing]:
     await until(lambda: _said(app))
     return await app.traffic.standing()
 
@@ -94,7 +96,7 @@ async def test_a_broker_that_comes_later_gets_everything(app: Redrive, own_nats:
     assert _state(app) == "ok"
 
 
-async def _all_delivered(app: Redrive, published: list) -> bool:  # type: ignore[type-arg]
+async def _all_delivered(app: Redrive, published: list[UUID]) -> bool:
     return all([(await found(app, each)).status is Status.DELIVERED for each in published])
 
 

@@ -10,11 +10,13 @@ reads it again. It fails for good and stands in quarantine, until it is replayed
 
 import base64
 import hashlib
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from redrive.classify import classify
 from redrive.clock import Clock
 from redrive.context import Context
 from redrive.duty import Tick
@@ -26,9 +28,10 @@ from redrive.errors import (
     StoreUnavailable,
     Unparsable,
 )
-from redrive.event import NewEvent, Options
+from redrive.event import ErrorClass, NewEvent, Options
 from redrive.logs import log
 from redrive.payload import Limits, check_text
+from redrive.policy import RetryPolicy
 from redrive.publish import KEY_LIMIT, new_events
 from redrive.store.base import Store, Transaction
 from redrive.transport.base import OURS, Inlet, Link, LinkState, Message, Received, Subscription
@@ -37,8 +40,8 @@ from redrive.transport.envelope import (
     CORRELATION,
     IDEMPOTENCY_KEY,
     PARTITION_KEY,
+    STRUCTURED,
     CloudEvent,
-    is_cloud_event,
     read,
     read_json,
 )
@@ -97,9 +100,8 @@ class Intake:
     _is_eager: bool = True
     _hand: list[Received] = field(default_factory=list)
     _subscription: Subscription | None = None
-    _backlog_at: float = 0.0
+    _room: int = 0
     _lag_at: float = 0.0
-    _is_over: bool = False
     _pause: float = _FIRST_PAUSE
 
     @property
@@ -126,7 +128,7 @@ class Intake:
         try:
             store = await self.ready()
             if await self._is_too_much(store):
-                return await self._paused(f"more than {self.max_backlog:,} events are waiting")
+                return await self._paused(f"{self.max_backlog:,} events or more are waiting")
             moved = await self._move(store, by)
         except StoreUnavailable as error:
             return await self._paused(str(error))
@@ -152,6 +154,7 @@ class Intake:
         if batch:
             await self._store(store, batch)
             self.link.moved += len(batch)
+            self._room -= len(batch)
             self._hand = []
             await subscription.acknowledge(batch)
         elif self.inlet.is_exclusive:
@@ -197,6 +200,7 @@ class Intake:
         except (StoreUnavailable, _NotOurs):
             raise
         except Exception as error:  # noqa: BLE001 - one message the database chokes on must not stop the others
+            _raise_if_away(error)
             log.error("batch not stored, taking its messages one by one", intake=self.name, error=repr(error)[:500])
             for each in taken:
                 await self._put_alone(store, each)
@@ -207,6 +211,7 @@ class Intake:
         except (StoreUnavailable, _NotOurs):
             raise
         except Exception as error:  # noqa: BLE001 - as above
+            _raise_if_away(error)
             await self._put(store, [self._raw(taken.received, f"the database refused it: {error!r}"[:1_000])])
 
     async def _put(self, store: Store, taken: Sequence[_Taken]) -> None:
@@ -220,12 +225,8 @@ class Intake:
         first: dict[tuple[str, str], _Taken] = {}
         for each in taken:
             first.setdefault((each.source, each.id), each)
-        rows = await tx.run(
-            "intake_take",
-            sources=[source for source, _ in first],
-            ids=[message_id for _, message_id in first],
-            events=[str(each.rows[0].id) for each in first.values()],
-        )
+        asked = [(source, message_id, str(each.rows[0].id)) for (source, message_id), each in first.items()]
+        rows = await tx.run("intake_take", rows=json.dumps(asked))
         new = {(row["source"], row["message_id"]) for row in rows}
         self.duplicates += len(taken) - len(new)
         events = [row for key, each in first.items() if key in new for row in each.rows]
@@ -247,18 +248,21 @@ class Intake:
         try:
             if self.parse is not None:
                 return self._by_hand(self.parse, received)
-            if is_cloud_event(message, self.inlet.broker.prefix):
-                event, data = read(message, self.inlet.broker.prefix)
+            if (found := read(message, self.inlet.broker.prefix)) is not None:
+                event, data = found
+                message_id = check_text(event.id, "id", KEY_LIMIT)
                 rows = self._events(self.types.get(event.type, event.type), data, _options(event, received))
-                return _Taken(event.source, check_text(event.id, "id", KEY_LIMIT), rows, received)
+                return _Taken(event.source, message_id, rows, received)
             if (type_ := self.types.get(message.topic)) is not None:
                 options = Options(source=received.source, headers=_where(received, _id(received)))
                 rows = self._events(type_, read_json(message.body), options)
                 return _Taken(received.source, _id(received), rows, received)
-            read(message, self.inlet.broker.prefix)  # says what is missing
         except (PayloadRefused, ConfigurationError) as error:
             raise Unparsable(str(error)) from error
-        raise Unparsable("the message cannot be read")
+        raise Unparsable(
+            f"no CloudEvent: neither a header {self.inlet.broker.prefix}specversion nor a content-type {STRUCTURED}; "
+            f"say types={{{message.topic!r}: '<type>'}} for plain JSON, or parse=… for anything else"
+        )
 
     def _by_hand(self, parse: Parse, received: Received) -> _Taken:
         try:
@@ -308,13 +312,13 @@ class Intake:
     # Waiting
 
     async def _is_too_much(self, store: Store) -> bool:
+        """Count what waits, whenever as much has come in as there was room for: a batch too much at most."""
         if self.max_backlog is None:
             return False
-        if self.clock.monotonic() >= self._backlog_at:
+        if self._room <= 0:
             (row,) = await store.ask("intake_backlog", limit=self.max_backlog + 1)
-            self._is_over = row["n"] > self.max_backlog
-            self._backlog_at = self.clock.monotonic() + _LOOK_SECONDS / 4
-        return self._is_over
+            self._room = self.max_backlog - row["n"]
+        return self._room <= 0
 
     async def _paused(self, why: str) -> Tick:
         if self._turn(LinkState.PAUSED, why):
@@ -355,6 +359,12 @@ class Intake:
                 log.debug("intake not given up", intake=self.name, error=str(error))
         self._is_held = False
         self.link.turn(LinkState.IDLE, self.clock)
+
+
+def _raise_if_away(error: Exception) -> None:
+    """Tell a database that does not answer, or is full, from one that refuses what it was given."""
+    if classify(error, RetryPolicy()).error_class in (ErrorClass.DEPENDENCY_UNAVAILABLE, ErrorClass.TIMED_OUT):
+        raise StoreUnavailable(str(error) or type(error).__name__) from error
 
 
 def _options(event: CloudEvent, received: Received) -> Options:

@@ -179,6 +179,7 @@ class Nats:
 
     def _failed(self, error: BaseException) -> DependencyUnavailable:
         refused = isinstance(error, nats.errors.AuthorizationError | nats.errors.InvalidUserCredentialsError)
+        refused = refused or "authorization" in str(error).lower() or "authentication" in str(error).lower()
         where = ", ".join(_without_secrets(each) for each in self._servers)
         said = str(error) or type(error).__name__
         why = f"{where} refuses our credentials: {said}" if refused else f"{where} cannot be reached: {said}"
@@ -281,6 +282,7 @@ class _Line:
     client: Client
     ack_seconds: float
     is_closed: bool = False
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _inbox: str = ""
     _number: int = 0
     _sent: dict[str, _Sent] = field(default_factory=dict)
@@ -306,7 +308,7 @@ class _Line:
             )
         self._number += 1
         token = str(self._number)
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         sent = self._sent[token] = _Sent(loop.create_future(), message.topic, loop.time() + self.ack_seconds)
         try:
             await self.client.publish(message.topic, body, reply=f"{self._inbox}.{token}", headers=headers)
@@ -353,14 +355,14 @@ class _Line:
 
     def _look(self) -> None:
         """Give up what was not answered in time, oldest first."""
-        now = asyncio.get_running_loop().time()
+        now = self._loop.time()
         for sent in self._sent.values():
             if sent.until > now:
                 break
             if not sent.answer.done():
                 why = f"no acknowledgement within {self.ack_seconds:g} s"
                 sent.answer.set_exception(DependencyUnavailable(self.broker.name, why))
-        self._watch = asyncio.get_running_loop().call_later(min(1.0, self.ack_seconds), self._look)
+        self._watch = self._loop.call_later(min(1.0, self.ack_seconds), self._look)
 
     def closed(self, why: str) -> None:
         """End everything that was under way."""
@@ -476,6 +478,8 @@ class _Pull:
                         await self._news.wait()
         if self._got:
             taken, self._got = self._got[:limit], self._got[limit:]
+            if self._owed <= 0 and not self._got:
+                await self._ask(limit, waits=seconds > 0)  # they come while these are being stored
             return taken
         if self._error is not None:
             raise self._error

@@ -22,7 +22,18 @@ from redrive.errors import BrokerRefused, DependencyUnavailable
 from redrive.event import NewEvent, Priority
 from redrive.instant import iso
 from redrive.payload import Decoder, decode
-from redrive.store.base import Store
+from redrive.store.base import (
+    CAUSATION_ID,
+    CORRELATION_ID,
+    HEADERS,
+    ID,
+    ORDERING_KEY,
+    SOURCE,
+    SUBJECT,
+    TYPE,
+    Store,
+)
+from redrive.store.base import IDEMPOTENCY_KEY as KEY
 from redrive.transport.base import OURS, Destination, Link, LinkState, Message, Mode
 from redrive.transport.envelope import (
     CAUSATION,
@@ -90,22 +101,24 @@ class Relay:
 
     def message(self, data: str, ctx: Context) -> Message:
         """Write the message of an event."""
-        headers = ctx.headers
+        row = ctx.row
+        message_id = str(row[ID])
+        headers = {} if row[HEADERS] == "{}" else decode(row[HEADERS])
         event = CloudEvent(
-            id=headers.get(ORIGINAL) or str(ctx.id),
-            type=ctx.type,
-            source=ctx.source,
-            subject=ctx.subject,
-            time=iso(ctx.created_at),
+            id=headers.get(ORIGINAL) or message_id,
+            type=row[TYPE],
+            source=row[SOURCE],
+            subject=row[SUBJECT],
+            time=ctx.created_at.isoformat(),
             extensions={
-                CORRELATION: ctx.correlation_id,
-                CAUSATION: ctx.causation_id or "",
-                PARTITION_KEY: ctx.ordering_key or "",
-                IDEMPOTENCY_KEY: ctx.idempotency_key,
+                CORRELATION: row[CORRELATION_ID] or message_id,
+                CAUSATION: row[CAUSATION_ID],
+                PARTITION_KEY: row[ORDERING_KEY],
+                IDEMPOTENCY_KEY: row[KEY],
             },
             headers=headers,
         )
-        return write(event, data, self.to.topic, self.mode, self.to.broker.prefix, str(ctx.id))
+        return write(event, data, self.to.topic, self.mode, self.to.broker.prefix, message_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from redrive.operate.cli import (
     redrives,
     repair,
     setup,
+    transports,
     work,
 )
 from redrive.operate.cli.outcome import Commands
@@ -73,12 +74,14 @@ app.command("doctor", rich_help_panel=_START)(setup.doctor)
 
 app.command("up", rich_help_panel=_RUN)(work.up)
 app.command("worker", rich_help_panel=_RUN)(work.worker)
+app.command("relay", rich_help_panel=_RUN)(work.relay)
 app.command("publish", rich_help_panel=_RUN)(publish.publish)
 app.command("pause", rich_help_panel=_RUN)(deps.pause)
 app.command("resume", rich_help_panel=_RUN)(deps.resume)
 
 app.add_typer(events.app, name="events", rich_help_panel=_LOOK)
 app.add_typer(deps.app, name="deps", rich_help_panel=_LOOK)
+app.add_typer(transports.app, name="transports", rich_help_panel=_LOOK)
 
 app.add_typer(dlq.app, name="dlq", rich_help_panel=_AFTER)
 app.add_typer(groups.app, name="groups", rich_help_panel=_AFTER)

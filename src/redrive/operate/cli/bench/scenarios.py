@@ -3,6 +3,7 @@
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from redrive.operate.cli.bench.brokers import intake, relay
 from redrive.operate.cli.bench.drain import drain, keys
 from redrive.operate.cli.bench.growth import growth
 from redrive.operate.cli.bench.measure import Report, Setup
@@ -25,4 +26,6 @@ SCENARIOS: Final[dict[str, Callable[[Setup, Place], Coroutine[Any, Any, Report]]
     "quarantine": quarantine,
     "redrive": redrive,
     "beside": beside,
+    "relay": relay,
+    "intake": intake,
 }
