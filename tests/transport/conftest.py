@@ -12,7 +12,8 @@ import nats
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka import Message as Record
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from nats.aio.client import Client
 
 from redrive import Redrive, RetryPolicy

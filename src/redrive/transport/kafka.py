@@ -129,7 +129,7 @@ class Kafka:
         self.servers = servers if isinstance(servers, str) else ",".join(servers)
         self.connect_seconds = span(connect_timeout, "connect_timeout")
         self.clock: Clock = SystemClock()
-        self.own = dict(settings or {})
+        self._settings = dict(settings or {})
         self._ack_seconds = span(ack_timeout, "ack_timeout")
         self._link = Link()
         self._lines: dict[bool, _Line] = {}
@@ -192,8 +192,7 @@ class Kafka:
     async def _open(self, *, alone: bool) -> "_Line":
         if self._link.state is LinkState.IDLE:
             self._link.turn(LinkState.CONNECTING, self.clock)
-        settings = _OUT | self.own | {"message.timeout.ms": int(self._ack_seconds * 1_000)}
-        settings |= {"enable.idempotence": True, "acks": "all"}
+        settings = self.producer_settings()
         line = _Line(self, settings | {"batch.num.messages": 1} if alone else settings)
         await line.open()
         self._lines[alone] = line
@@ -220,10 +219,19 @@ class Kafka:
 
     # What the driver says
 
-    def settings(self, heard: "_Heard", special: Mapping[str, Setting]) -> dict[str, Any]:
-        """Put together what a driver is told."""
+    def producer_settings(self) -> dict[str, Any]:
+        """Put together what the driver is told to send with."""
         return {
-            **_USUAL, **special, "bootstrap.servers": self.servers, "error_cb": heard.error, "logger": _DriverLog(),
+            **_USUAL, **_OUT, **self._settings, "bootstrap.servers": self.servers, "enable.idempotence": True,
+            "acks": "all", "message.timeout.ms": int(self._ack_seconds * 1_000),
+        }  # fmt: skip
+
+    def consumer_settings(self, group: str, start: str) -> dict[str, Any]:
+        """Put together what the driver is told to take with."""
+        return {
+            **_USUAL, **_IN, **self._settings, "bootstrap.servers": self.servers, "group.id": group,
+            "auto.offset.reset": start, "enable.auto.commit": False, "enable.auto.offset.store": False,
+            "enable.partition.eof": True, "partition.assignment.strategy": "cooperative-sticky",
         }  # fmt: skip
 
     def stands(self, heard: "_Heard") -> None:
@@ -296,9 +304,9 @@ class _DriverLog:
         log.debug("kafka driver", level=level, said=text % facts)
 
 
-def _made(kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any], broker: str) -> Any:
+def _made(kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any], heard: _Heard, broker: str) -> Any:
     try:
-        return kind(settings)
+        return kind(settings | {"error_cb": heard.error, "logger": _DriverLog()})
     except (KafkaException, TypeError, ValueError) as error:
         said = error.args[0].str() if isinstance(error, KafkaException) else str(error)
         raise DependencyUnavailable(broker, f"its settings are wrong: {said}") from error
@@ -310,10 +318,10 @@ def _made(kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any], broke
 class _Line:
     """One producer, and the thread that listens to it."""
 
-    def __init__(self, broker: Kafka, settings: Mapping[str, Setting]) -> None:
+    def __init__(self, broker: Kafka, settings: dict[str, Any]) -> None:
         self._broker = broker
         self._heard = _Heard()
-        self._settings = broker.settings(self._heard, settings)
+        self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._is_open: asyncio.Future[bool] = self._loop.create_future()
         self._is_gone = asyncio.Event()
@@ -325,7 +333,7 @@ class _Line:
     async def open(self) -> None:
         """Reach the cluster, or say why not."""
         try:
-            self._producer = _made(Producer, self._settings, self._broker.name)
+            self._producer = _made(Producer, self._settings, self._heard, self._broker.name)
         except DependencyUnavailable as error:
             self._broker.link.turn(LinkState.REFUSED, self._broker.clock, error.message)
             raise
@@ -500,12 +508,8 @@ class _Member:
 
     def _join(self) -> None:
         of, broker = self._of, self._broker
-        settings = broker.settings(self._heard, _IN | broker.own) | {
-            "group.id": of.group, "auto.offset.reset": of.start, "enable.auto.commit": False,
-            "enable.auto.offset.store": False, "enable.partition.eof": True,
-            "partition.assignment.strategy": "cooperative-sticky", "on_commit": self._committed,
-        }  # fmt: skip
-        consumer = self._consumer = _made(Consumer, settings, broker.name)
+        settings = broker.consumer_settings(of.group, of.start) | {"on_commit": self._committed}
+        consumer = self._consumer = _made(Consumer, settings, self._heard, broker.name)
         self._find_topic(consumer)
         consumer.subscribe([of.topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 

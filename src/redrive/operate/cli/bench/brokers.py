@@ -11,7 +11,7 @@ import sqlite3
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -19,6 +19,8 @@ from redrive.app import Redrive
 from redrive.clock import SystemClock
 from redrive.errors import ConfigurationError
 from redrive.operate.cli.bench import raw
+from redrive.operate.cli.bench.drain import worker_rate
+from redrive.operate.cli.bench.kafka_rig import kafka_rig
 from redrive.operate.cli.bench.measure import BenchFailed, Report, Setup
 from redrive.operate.cli.bench.place import TYPE, Place, filler, path_of, servers_of_tests
 from redrive.transport.base import Destination, Inlet, Message, Mode
@@ -102,8 +104,17 @@ class NatsRig:
 
 
 @contextmanager
-def rig() -> Iterator[Rig]:
-    """Find the broker: the one that REDRIVE_TEST_NATS points at, or a private one."""
+def rig(broker: str) -> Iterator[Rig]:
+    """Find the broker, or start a private one."""
+    if broker not in _RIGS:
+        raise ConfigurationError(f"there is no broker {broker!r}: use --broker nats or --broker kafka")
+    with _RIGS[broker]() as found:
+        yield found
+
+
+@contextmanager
+def nats_rig() -> Iterator[NatsRig]:
+    """Find the server: the one that REDRIVE_TEST_NATS points at, or a private one."""
     if url := os.environ.get("REDRIVE_TEST_NATS"):
         yield NatsRig(url)
         return
@@ -117,16 +128,22 @@ def rig() -> Iterator[Rig]:
         yield NatsRig(server.url)
 
 
+_RIGS: Final[dict[str, Callable[[], AbstractContextManager[Rig]]]] = {"nats": nats_rig, "kafka": kafka_rig}
+
+
 async def relay(setup: Setup, place: Place) -> Report:
     """Events to a broker, each acknowledged, beside a bare pipelined publisher; and how long one takes."""
     events = setup.events or 20_000
-    report = Report("relay", place.store, {"events": events, "repeat": setup.repeat, "slots": _SLOTS, "broker": "nats"})
-    found: dict[str, list[float]] = {"rate": [], "bare_rate": [], "p50_ms": [], "p99_ms": []}
-    with rig() as broker:
+    report = Report("relay", place.store, {"events": events, "repeat": setup.repeat, "slots": _SLOTS})
+    report.settings["broker"] = setup.broker
+    found: dict[str, list[float]] = {"rate": [], "bare_rate": [], "drain_rate": [], "p50_ms": [], "p99_ms": []}
+    with rig(setup.broker) as broker:
         for turn in range(setup.repeat):
             say = setup.saying("relay", turn)
             say("bare publisher")
             found["bare_rate"].append(events / await broker.bare_publish(f"BARE{turn}", _messages(events), _SLOTS))
+            say("drain")
+            found["drain_rate"].append(await worker_rate(place, events))
             async with place.fresh() as url, Redrive(url, source="bench", migrate=True) as app:
                 app.relay(TYPE, to=broker.out(f"OUT{turn}"))
                 say("redrive")
@@ -139,6 +156,8 @@ async def relay(setup: Setup, place: Place) -> Report:
         report.put(name, values)
     report.ratio("ratio_to_bare", "rate", "bare_rate")
     report.goal("ratio_to_bare", 0.5)
+    report.ratio("ratio_to_drain", "rate", "drain_rate")
+    report.goal("ratio_to_drain", 0.5)
     report.goal("p50_ms", 25.0, at_most=True)
     return report
 
@@ -198,10 +217,10 @@ async def _latencies(app: Redrive, number: int) -> list[float]:
 async def intake(setup: Setup, place: Place) -> Report:
     """Messages from a broker, stored before acknowledged, beside a bare consumer that commits to the same store."""
     events = setup.events or 20_000
-    settings = {"events": events, "repeat": setup.repeat, "batch": _BATCH, "broker": "nats"}
+    settings = {"events": events, "repeat": setup.repeat, "batch": _BATCH, "broker": setup.broker}
     report = Report("intake", place.store, settings)
     found: dict[str, list[float]] = {"rate": [], "bare_rate": []}
-    with rig() as broker:
+    with rig(setup.broker) as broker:
         for turn in range(setup.repeat):
             say, name = setup.saying("intake", turn), f"IN{turn}"
             await broker.bare_publish(name, _messages(events), _SLOTS)
