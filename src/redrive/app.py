@@ -43,7 +43,7 @@ from redrive.transport.base import Destination, Inlet
 from redrive.transport.intake import RAW, Parse
 from redrive.transport.relay import QUEUE, Verbatim
 from redrive.transport.traffic import Traffic
-from redrive.worker import Worker, WorkerOptions
+from redrive.worker import FAILED_TYPE, Worker, WorkerOptions
 
 Draft = tuple[str, Any] | tuple[str, Any, Options]
 CompensateOn = Literal["cancelled", "deadline", "dead_letter"]
@@ -265,6 +265,7 @@ class Redrive:
         deadline: str | float | timedelta | None = None,
         concurrency: int | None = None,
         rate: str | None = None,
+        dead_letters: bool = False,
     ) -> None:
         """Send events of these types to a broker, as CloudEvents; one is delivered when the broker has acknowledged it.
 
@@ -272,8 +273,15 @@ class Redrive:
         The broker is a dependency: while it is down, events wait and spend no attempts. They go into a ``queue`` of
         their own, so that a process may do nothing else: ``redrive relay``. A process that only publishes need not
         reach the broker; it may have this line, or ``app.route(type, target, queue=…)`` in its place.
+        ``dead_letters``: no types, but every event that becomes a dead letter, with headers that say where it came from
+        and why it failed, in the words of Kafka Connect; a message that could not be read goes as it came.
         """
-        route = self.traffic.relay(types, to, mode=mode, queue=check_text(queue, "queue", NAME_LIMIT), name=name)
+        if dead_letters and types:
+            raise ConfigurationError("dead_letters=True sends the dead letters of all types: leave the types out")
+        types = (FAILED_TYPE,) if dead_letters else types
+        route = self.traffic.relay(
+            types, to, mode=mode, queue=check_text(queue, "queue", NAME_LIMIT), name=name, of_dead_letters=dead_letters
+        )
         self._handlers[check_text(route.target, "name", NAME_LIMIT)] = Handler(
             type=types[0],
             target=route.target,

@@ -12,15 +12,15 @@ import binascii
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from pydantic_core import from_json, to_json
 
 from redrive.errors import Unparsable
-from redrive.transport.base import OURS, Headers, Message, Mode
+from redrive.transport.base import OURS, Message, Mode
 
 SPECVERSION: Final = "1.0"
 STRUCTURED: Final = "application/cloudevents+json"
@@ -51,8 +51,7 @@ _SCHEMA_HEAD: Final = 5  # a zero, and the number of a schema in a registry
 _SHOWN: Final = 80
 
 
-@dataclass(frozen=True, slots=True)
-class CloudEvent:
+class CloudEvent(NamedTuple):
     """What is said of an event on its journey, beside its data."""
 
     id: str
@@ -60,8 +59,8 @@ class CloudEvent:
     source: str
     subject: str | None = None
     time: str | None = None
-    extensions: Mapping[str, str | None] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
+    extensions: Mapping[str, str | None] = MappingProxyType({})
+    headers: Mapping[str, str] = MappingProxyType({})
     """The event's own, beside the attributes."""
 
 
@@ -89,7 +88,7 @@ def write(event: CloudEvent, data: str, topic: str, mode: Mode, prefix: str, mes
         body = b'%b,"data":%b}' % (to_json(attributes)[:-1], body)  # 2 µs, json.dumps takes 6
         headers.append(("content-type", STRUCTURED.encode()))
     else:
-        encoded = _percent if prefix == "ce-" else str.encode
+        encoded = percent if prefix == "ce-" else str.encode
         headers += [(prefix + name, encoded(value)) for name, value in attributes.items()]
         headers.append(("content-type", JSON.encode()))
     return Message(topic, body, tuple(headers), None if key is None else key.encode(), message_id)
@@ -125,7 +124,8 @@ def _fits_a_header(value: str) -> bool:
     return value.isascii() and value.isprintable() and value == value.strip()
 
 
-def _percent(value: str) -> bytes:
+def percent(value: str) -> bytes:
+    """Write a text in ASCII, as headers of HTTP and NATS want it."""
     return quote(value, safe=_PRINTABLE).encode()
 
 
@@ -283,19 +283,3 @@ def _kind(value: Any) -> str:
 def _short(value: object) -> str:
     shown = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
     return repr(shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…")
-
-
-def dead_letter_headers(
-    *, topic: str | None, partition: str | None, offset: str | None, error_type: str | None, error: str | None,
-    attempts: int,
-) -> Headers:  # fmt: skip
-    """Say where a dead letter came from and why it failed, in the words of Kafka Connect, which many tools read."""
-    said = {
-        "__connect.errors.topic": topic,
-        "__connect.errors.partition": partition,
-        "__connect.errors.offset": offset,
-        "__connect.errors.exception.class.name": error_type,
-        "__connect.errors.exception.message": error,
-        "redrive-attempts": str(attempts),
-    }
-    return tuple((name, _percent(value[:1_000])) for name, value in said.items() if value)

@@ -300,12 +300,8 @@ class Intake:
 
     async def again(self, raw: dict[str, Any], _ctx: Context) -> None:
         """Read a message again that could not be read: the handler of the intake's target."""
-        message = Message(
-            raw["topic"], _unbase(raw["body"]), tuple((name, _unbase(value) or b"") for name, value in raw["headers"]),
-            _unbase(raw["key"]), raw["id"],
-        )  # fmt: skip
         at = None if raw["at"] is None else datetime.fromisoformat(raw["at"])
-        taken = self._parsed(Received(message, raw["position"], raw["source"], at))
+        taken = self._parsed(Received(message_of(raw), raw["position"], raw["source"], at))
         async with (await self.ready()).transaction() as tx:
             await self._put_in(tx, [taken])
 
@@ -359,6 +355,12 @@ class Intake:
                 log.debug("intake not given up", intake=self.name, error=str(error))
         self._is_held = False
         self.link.turn(LinkState.IDLE, self.clock)
+
+
+def message_of(raw: Mapping[str, Any]) -> Message:
+    """Put a message together again that was kept raw."""
+    headers = tuple((name, _unbase(value) or b"") for name, value in raw["headers"])
+    return Message(raw["topic"], _unbase(raw["body"]), headers, _unbase(raw["key"]), raw["id"])
 
 
 def _raise_if_away(error: Exception) -> None:

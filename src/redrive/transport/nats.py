@@ -21,16 +21,26 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import nats.errors
-import nats.js.errors
-from nats.aio.client import Client
-from nats.aio.msg import Msg
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
-
 from redrive.clock import Clock, SystemClock
 from redrive.duration import span
-from redrive.errors import BrokerRefused, ConfigurationError, DependencyUnavailable, MessageTooLarge, TopicMissing
+from redrive.errors import (
+    BrokerRefused,
+    ConfigurationError,
+    DependencyUnavailable,
+    MessageTooLarge,
+    MissingDriver,
+    TopicMissing,
+)
 from redrive.transport.base import Destination, Link, LinkState, Message, Received
+
+try:
+    import nats.errors
+    import nats.js.errors
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+except ModuleNotFoundError as error:
+    raise MissingDriver(f"NATS needs the driver nats-py ({error}): pip install 'redrive[nats]'") from error
 
 _ID: Final = "Nats-Msg-Id"
 _STATUS: Final = "Status"

@@ -86,7 +86,7 @@ class Relay:
         """Send one event; it is delivered when this returns."""
         assert self._clock is not None
         try:
-            await self.to.broker.send(self.message(data, ctx))
+            await self.to.broker.send(await self.composed(data, ctx))
         except BrokerRefused as error:
             self.link.turn(LinkState.REFUSED, self._clock, str(error))
             raise
@@ -99,7 +99,7 @@ class Relay:
         if self.link.state is not LinkState.OK:
             self.link.turn(LinkState.OK, self._clock)
 
-    def message(self, data: str, ctx: Context) -> Message:
+    async def composed(self, data: str, ctx: Context) -> Message:
         """Write the message of an event."""
         row = ctx.row
         message_id = str(row[ID])

@@ -21,6 +21,7 @@ from redrive.logs import log
 from redrive.store.base import Store
 from redrive.transport.base import Broker, Destination, Inlet, Link, LinkState, Mode
 from redrive.transport.intake import Intake, Parse
+from redrive.transport.letters import DeadLetterRelay
 from redrive.transport.relay import QUEUE, RELAY, Relay, Republished, republish
 
 _WRITE_SECONDS: Final = 2.0
@@ -71,7 +72,7 @@ class Traffic:
 
     def relay(
         self, types: tuple[str, ...], to: Destination, *, mode: str = Mode.STRUCTURED, queue: str = QUEUE,
-        name: str | None = None,
+        name: str | None = None, of_dead_letters: bool = False,
     ) -> Relay:  # fmt: skip
         """Add a route."""
         if not types:
@@ -82,6 +83,8 @@ class Traffic:
             message = f"mode is {' or '.join(repr(each.value) for each in Mode)}, not {mode!r}"
             raise ConfigurationError(message) from None
         relay = Relay(types, to, mode=how, queue=queue, name=name)
+        if of_dead_letters:
+            relay = DeadLetterRelay(types, to, mode=how, queue=queue, name=name, ready=self._ready)
         self._check_broker(to.broker)
         if relay.target in self.relays:
             raise ConfigurationError(
