@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from redrive import ConfigurationError, Event, EventFilter, Redrive, Status
+from redrive import ConfigurationError, Event, EventFilter, Redrive, Rejected, Status
 from redrive.clock import SystemClock
 from redrive.transport.base import Message
 from redrive.transport.kafka import Kafka
@@ -266,6 +266,45 @@ async def test_the_lag_is_known_for_each_partition(topic: Topic) -> None:
     assert sum(before.values()) == 30
     assert set(before) == {(topic.name, partition) for partition in range(4 if topic.is_mock else 3)}
     assert set(after.values()) == {0}
+
+
+# --- dead letters ---
+
+
+@pytest.mark.req("W5")
+async def test_a_dead_letter_goes_to_a_topic_with_headers_that_other_tools_read(app: Redrive, topic: Topic) -> None:
+    kafka, dead = Kafka(topic.bootstrap), Topic(f"{topic.name}.dlt", topic.bootstrap, topic.is_mock)
+    dead.make()
+    app.intake(kafka.topic(topic.name, group=f"shop-{topic.name}"))
+    app.relay(to=kafka.topic(dead.name), dead_letters=True)
+
+    @app.handler("order.came")
+    async def refuse(order: dict[str, int]) -> None:
+        raise Rejected("no such café")
+
+    topic.put(document("e-1", 1), STRUCTURED, key=b"k")
+    topic.put(b"\xff what", [("kind", b"odd")], key=b"k")
+    (first, second) = topic.messages()
+    async with working(app):
+        await until(partial(_relayed, app, 2), 30)
+
+    letters = {dict(each.headers() or [])["__connect.errors.offset"]: each for each in dead.messages()}
+    refused, raw = letters[b"%d" % (first.offset() or 0)], letters[b"%d" % (second.offset() or 0)]
+    headers = dict(refused.headers() or [])
+    assert json.loads(refused.value() or b"")["data"] == {"n": 1}
+    assert headers["kafka_dlt-original-topic"] == headers["__connect.errors.topic"] == topic.name.encode()
+    assert headers["kafka_dlt-original-partition"] == (first.partition() or 0).to_bytes(4, "big")
+    assert headers["kafka_dlt-original-offset"] == (first.offset() or 0).to_bytes(8, "big")
+    assert headers["kafka_dlt-exception-fqcn"] == b"redrive.errors.Rejected"
+    assert str(refused.headers()).count("no such caf") == 2
+    assert headers["redrive-attempts"] == b"1"
+    assert (raw.value(), raw.key()) == (b"\xff what", b"k")
+    assert dict(raw.headers() or [])["kind"] == b"odd"
+    assert dict(raw.headers() or [])["kafka_dlt-exception-fqcn"] == b"redrive.errors.Unparsable"
+
+
+async def _relayed(app: Redrive, number: int) -> bool:
+    return len(await _events(app, type="redrive.event.failed", status=Status.DELIVERED)) == number
 
 
 # --- what is said wrongly ---

@@ -44,7 +44,9 @@ _ATTRIBUTES: Final = frozenset(
 )
 _EXTENSION: Final = re.compile(r"[a-z0-9]+")
 _HEADER_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
-_RESERVED: Final = re.compile(r"ce[-_]|nats-|content-type$|status$|description$|__connect\.|redrive\.", re.IGNORECASE)
+_RESERVED: Final = re.compile(
+    r"ce[-_]|nats-|content-type$|status$|description$|__connect\.|kafka_dlt-|redrive\.", re.IGNORECASE
+)
 _URI: Final = "".join(map(chr, range(0x21, 0x7F))).translate(str.maketrans("", "", '"<>\\^`{|}'))
 _PRINTABLE: Final = "".join(map(chr, range(0x21, 0x7F))).translate(str.maketrans("", "", '"%'))
 _SCHEMA_HEAD: Final = 5  # a zero, and the number of a schema in a registry

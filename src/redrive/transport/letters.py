@@ -2,7 +2,8 @@
 
 The lifecycle event of a dead letter says which event it is; what travels is that event, or the raw message that could
 not be read, with headers that say where it came from and why it failed. The words are those of Kafka Connect, which
-many tools read. The dead letter itself stays where it is: a broker's copy is for looking, a replay is asked for here.
+many tools read, and on Kafka those of Spring beside them. The dead letter itself stays where it is: a broker's copy is
+for looking, a replay is asked for here.
 """
 
 from collections.abc import Awaitable, Callable
@@ -45,7 +46,9 @@ class DeadLetterRelay(Relay):
         if event is None:  # purged meanwhile: what is known of it goes
             return await super().composed(data, ctx)
         message = self._original(event, str(ctx.id))
-        return message._replace(headers=(*message.headers, *_headers(event, letter)), id=str(ctx.id))
+        return message._replace(
+            headers=(*message.headers, *_headers(event, letter, self.to.broker.prefix)), id=str(ctx.id)
+        )
 
     def _original(self, event: Event, message_id: str) -> Message:
         if event.type == RAW:
@@ -69,21 +72,40 @@ class DeadLetterRelay(Relay):
         return write(said, encode(event.payload), self.to.topic, self.mode, self.to.broker.prefix, message_id)
 
 
-def _headers(event: Event, letter: dict[str, Any]) -> Headers:
+def _headers(event: Event, letter: dict[str, Any], prefix: str) -> Headers:
     raw = event.payload if event.type == RAW else {}
     topic = raw.get("topic") or event.headers.get(TOPIC_HEADER)
     partition, offset = _place(raw.get("position") or event.headers.get(POSITION_HEADER) or "")
+    error_type, error = letter.get("error_type"), str(letter.get("last_error") or "").partition("\n")[0]
     said = {
         "__connect.errors.topic": topic,
         "__connect.errors.partition": partition,
         "__connect.errors.offset": offset,
-        "__connect.errors.exception.class.name": letter.get("error_type"),
-        "__connect.errors.exception.message": str(letter.get("last_error") or "").partition("\n")[0],
+        "__connect.errors.exception.class.name": error_type,
+        "__connect.errors.exception.message": error,
         "redrive-event-id": str(event.id),
         "redrive-target": event.target,
         "redrive-attempts": str(letter.get("attempts", 0)),
     }
-    return tuple((name, percent(value[:_MOST_SAID])) for name, value in said.items() if value)
+    if prefix == "ce-":
+        return tuple((name, percent(value[:_MOST_SAID])) for name, value in said.items() if value)
+    said |= {
+        "kafka_dlt-original-topic": topic,
+        "kafka_dlt-exception-fqcn": error_type,
+        "kafka_dlt-exception-message": error,
+    }
+    plain = tuple((name, value[:_MOST_SAID].encode()) for name, value in said.items() if value)
+    return plain + _spring_numbers(partition, offset)
+
+
+def _spring_numbers(partition: str | None, offset: str | None) -> Headers:
+    """Write numbers as Java does: 4 and 8 bytes."""
+    if partition is None or offset is None or not (partition.isdecimal() and offset.isdecimal()):
+        return ()
+    return (
+        ("kafka_dlt-original-partition", int(partition).to_bytes(4, "big")),
+        ("kafka_dlt-original-offset", int(offset).to_bytes(8, "big")),
+    )
 
 
 def _place(position: str) -> tuple[str | None, str | None]:
