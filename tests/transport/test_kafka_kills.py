@@ -54,25 +54,37 @@ def check(came: Came, events: int) -> None:
 async def test_a_broker_killed_on_the_way_loses_doubles_and_reorders_nothing(
     app: Redrive, own_kafka: OwnKafka, real_topic: Topic
 ) -> None:
-    kafka = Kafka(own_kafka.bootstrap, ack_timeout="3s")
+    await _carried(app, own_kafka, real_topic, EVENTS, KEYS, KILLS)
+
+
+@pytest.mark.lab
+@pytest.mark.timeout(3_600)
+async def test_a_hundred_thousand_messages_and_ten_kills(app: Redrive, own_kafka: OwnKafka, real_topic: Topic) -> None:
+    await _carried(app, own_kafka, real_topic, 100_000, 1_000, 10)
+
+
+async def _carried(app: Redrive, server: OwnKafka, topic: Topic, events: int, keys: int, kills: int) -> None:
+    kafka = Kafka(server.bootstrap, ack_timeout="3s")
     app.dependency("kafka", probe_after=0.3, probe_cap=0.6, release_rate=5_000.0)
-    app.relay("order.paid", to=kafka.topic(real_topic.name))
-    app.intake(kafka.topic(real_topic.name, group=f"back-{real_topic.name}"), types={"order.paid": "order.came"})
+    app.relay("order.paid", to=kafka.topic(topic.name))
+    app.intake(kafka.topic(topic.name, group=f"back-{topic.name}"), types={"order.paid": "order.came"})
     came: Came = defaultdict(list)
     handling(app, came)
-    drafts = [("order.paid", {"key": f"k{n % KEYS}", "n": n}, {"ordering_key": f"k{n % KEYS}"}) for n in range(EVENTS)]
-    await app.publish_many(drafts)  # type: ignore[arg-type]
+    drafts = [("order.paid", {"key": f"k{n % keys}", "n": n}, {"ordering_key": f"k{n % keys}"}) for n in range(events)]
+    for first in range(0, events, 1_000):
+        await app.publish_many(drafts[first : first + 1_000])  # type: ignore[arg-type]
 
     async with working(app):
-        for kill in range(KILLS):
-            await until(partial(has_come, came, EVENTS * (kill + 1) // (KILLS + 2)), 90)
-            await asyncio.to_thread(own_kafka.kill)
-            await asyncio.to_thread(own_kafka.start)
-        await until(lambda: has_come(came, EVENTS), 90)
+        for kill in range(kills):
+            await until(partial(has_come, came, events * (kill + 1) // (kills + 2)), 90 + events / 100)
+            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(server.start)
+        await until(lambda: has_come(came, events), 90 + events / 100)
 
-    check(came, EVENTS)
-    ids = [json.loads(each.value() or b"")["id"] for each in real_topic.messages()]
-    assert len(set(ids)) == EVENTS
+    check(came, events)
+    ids = [json.loads(each.value() or b"")["id"] for each in await asyncio.to_thread(topic.messages)]
+    assert len(set(ids)) == events
+    print(f"{events:,} messages, {kills} kills: {len(ids) - events} stood at the broker twice")
 
 
 @pytest.mark.req("W12")
