@@ -5,5 +5,6 @@ envelope   an event as a message: CloudEvents 1.0
 relay      out: a handler whose work is to send
 intake     in: stored first, acknowledged then
 traffic    what an app has of both, and how it goes
+kafka      Kafka
 nats       NATS JetStream
 """
