@@ -11,6 +11,7 @@ import pytest
 from redrive import Event, EventFilter, Redrive, Status
 from redrive.errors import Unparsable
 from redrive.transport.base import Message
+from redrive.transport.intake import Intake
 from redrive.transport.nats import Nats
 from tests.servers import NatsServer
 from tests.transport.conftest import Stream
@@ -151,7 +152,7 @@ async def test_what_cannot_be_read_stands_raw_in_quarantine_and_is_read_again_af
         (document("x" * 600), STRUCTURED, "id has 600 characters"),
         (document("a\0b"), STRUCTURED, "NUL"),
         (document("1", type="t" * 300), STRUCTURED, "type has 300 characters"),
-        (document("1", data="\ud800"), STRUCTURED, "surrogate"),
+        (document("1", data="\ud800"), STRUCTURED, "not JSON"),
         (document("1", data="x" * 2_000), STRUCTURED, "at most 1,000 are allowed"),
     ],
 )
@@ -277,31 +278,32 @@ async def test_a_stream_that_is_not_there_is_said_and_taken_when_it_comes(app: R
 async def test_only_one_process_takes_from_an_ordered_inlet_and_another_takes_over(
     store_url: str, stream: Stream
 ) -> None:
-    came: list[tuple[str, int]] = []
+    came: list[int] = []
 
-    def made(name: str) -> Redrive:
+    def made() -> tuple[Redrive, Intake]:
         app = Redrive(store_url, migrate=True)
-        app.intake(Nats(stream.url).stream(stream.name, durable="shop"), types={"order.came": name})
+        app.intake(Nats(stream.url).stream(stream.name, durable="shop"))
 
-        @app.handler(name)
+        @app.handler("order.came")
         async def take(order: dict[str, int]) -> None:
-            came.append((name, order["n"]))
+            came.append(order["n"])
 
-        return app
+        return app, next(iter(app.traffic.intakes.values()))
 
-    async with made("first") as first, made("second") as second:
+    (first, here), (second, there) = made(), made()
+    async with first, second:
         async with working(first, name="a"):
             await stream.put(document("0", 0), STRUCTURED)
-            await until(lambda: len(came) == 1)
+            await until(lambda: came == [0])
             async with working(second, name="b"):
                 await stream.put(document("1", 1), STRUCTURED)
-                await until(lambda: len(came) == 2)
-                assert came == [("first", 0), ("first", 1)]
+                await until(lambda: came == [0, 1])
+        assert (here.link.moved, there.link.moved) == (2, 0)
         async with working(second, name="b"):
             await stream.put(document("2", 2), STRUCTURED)
-            await until(lambda: len(came) == 3)
+            await until(lambda: came == [0, 1, 2])
 
-    assert came[2] == ("second", 2)
+    assert (here.link.moved, there.link.moved) == (2, 1)
 
 
 async def test_messages_are_forgotten_after_a_while(app: Redrive, stream: Stream) -> None:
