@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import os
+import secrets
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -24,25 +25,26 @@ class KafkaRig:
 
         self._servers = servers
         self._broker = Kafka(servers)
-        self._made: set[str] = set()
+        self._made: dict[str, str] = {}
 
     def out(self, name: str) -> Destination:
         return self._broker.topic(self._topic(name))
 
     def inlet(self, name: str) -> Inlet:
-        return self._broker.topic(self._topic(name), group=f"bench-{name}")
+        return self._broker.topic(self._topic(name), group=f"ours-{self._topic(name)}")
 
     def _topic(self, name: str) -> str:
         from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - as above
         from confluent_kafka.cimpl import NewTopic  # noqa: PLC0415 - as above
 
         if name not in self._made:
+            topic = f"bench-{secrets.token_hex(4)}-{name}"
             admin = AdminClient({"bootstrap.servers": self._servers})
-            admin.create_topics([NewTopic(name, 3, 1)])[name].result(30)
-            while len(admin.list_topics(name, timeout=30).topics[name].partitions) < 3:  # noqa: PLR2004 - as above
+            admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(30)
+            while len(admin.list_topics(topic, timeout=30).topics[topic].partitions) < 3:  # noqa: PLR2004 - as above
                 time.sleep(0.05)
-            self._made.add(name)
-        return name
+            self._made[name] = topic
+        return self._made[name]
 
     async def bare_publish(self, name: str, messages: list[Message], under_way: int) -> float:
         return await asyncio.to_thread(self._publish, self._topic(name), messages, under_way)
@@ -76,7 +78,7 @@ class KafkaRig:
     ) -> None:
         from confluent_kafka import Consumer  # noqa: PLC0415 - as above
 
-        consumer = Consumer(self._broker.consumer_settings(f"bare-{name}", "earliest"))
+        consumer = Consumer(self._broker.consumer_settings(f"bare-{self._topic(name)}", "earliest"))
         consumer.subscribe([self._topic(name)])
         taken = 0
         while taken < number:
