@@ -18,7 +18,16 @@ import pytest
 from psycopg import sql
 
 from tests import leaks
-from tests.servers import Postgres, ServerUnavailable, existing_postgres, running_postgres
+from tests.kafka_server import KafkaServer, existing_kafka, running_kafka
+from tests.servers import (
+    NatsServer,
+    Postgres,
+    ServerUnavailable,
+    existing_nats,
+    existing_postgres,
+    running_nats,
+    running_postgres,
+)
 
 REQUIRE_ALL = os.environ.get("REDRIVE_REQUIRE_ALL_BACKENDS") == "1"
 
@@ -128,6 +137,38 @@ def store_url(request: pytest.FixtureRequest) -> str:
     """Give the test one store after the other."""
     url: str = request.getfixturevalue(f"{request.param}_url")
     return url
+
+
+@pytest.fixture(scope="session")
+def nats_server(run: Run) -> Iterator[NatsServer]:
+    """One real NATS for the run: ours, or the one that REDRIVE_TEST_NATS points at. Tests name their own streams."""
+    with ExitStack() as stack:
+        try:
+            url = os.environ.get("REDRIVE_TEST_NATS")
+            server = existing_nats(url) if url else stack.enter_context(running_nats())
+        except ServerUnavailable as error:
+            run.missing["NATS"] = str(error)
+            if REQUIRE_ALL:
+                pytest.fail(f"REDRIVE_REQUIRE_ALL_BACKENDS=1, but {error}", pytrace=False)
+            pytest.skip(f"no NATS: {error}")
+        run.backends["NATS"] = server.version
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka_server(run: Run) -> Iterator[KafkaServer]:
+    """One real Kafka for the run: ours, or the one that REDRIVE_TEST_KAFKA points at. Tests name their own topics."""
+    with ExitStack() as stack:
+        try:
+            bootstrap = os.environ.get("REDRIVE_TEST_KAFKA")
+            server = existing_kafka(bootstrap) if bootstrap else stack.enter_context(running_kafka())
+        except ServerUnavailable as error:
+            run.missing["Kafka"] = str(error)
+            if REQUIRE_ALL:
+                pytest.fail(f"REDRIVE_REQUIRE_ALL_BACKENDS=1, but {error}", pytrace=False)
+            pytest.skip(f"no Kafka: {error}")
+        run.backends["Kafka"] = server.version
+        yield server
 
 
 # --- nothing is left behind -----------------------------------------------------------------------

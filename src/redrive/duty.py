@@ -7,7 +7,7 @@ tried again: a duty never ends in silence. Every worker has all of them; the sto
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -27,11 +27,12 @@ class Tick(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """One of them; ``act`` is told who does it, ``news`` ends a rest early."""
+    """One of them; ``act`` is told who does it, ``news`` ends a rest early, ``during`` lasts as long as the worker."""
 
     name: str
     act: Callable[[str], Awaitable[Tick]]
     news: asyncio.Event | None = None
+    during: Callable[[str], AbstractAsyncContextManager[None]] | None = None
 
 
 async def keep(duty: Duty, clock: Clock, by: str) -> None:

@@ -38,6 +38,11 @@ __all__ = [
     "PayloadRefused",
     "PayloadInvalid",
     "NotComparable",
+    # between us and a broker
+    "Unparsable",
+    "BrokerRefused",
+    "MessageTooLarge",
+    "TopicMissing",
     # why an attempt was ended from outside
     "AttemptStopped",
     "TimedOut",
@@ -269,3 +274,22 @@ class PrerequisiteMissing(HandlerError):
 
 class Rejected(TerminalHandlerError):
     """The domain said no, for good."""
+
+
+# --- between us and a broker ---
+
+
+class Unparsable(PayloadInvalid):
+    """A message that came cannot be read; the message says why. It is kept raw, and read again when replayed."""
+
+
+class BrokerRefused(TerminalHandlerError):
+    """The broker has answered that it will not take this message; a replay may find it of another mind."""
+
+
+class MessageTooLarge(BrokerRefused):
+    """The message is larger than the broker takes."""
+
+
+class TopicMissing(BrokerRefused):
+    """Nothing at the broker takes messages of this name."""

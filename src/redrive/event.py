@@ -92,6 +92,7 @@ TRAIL_KINDS: Final = (
     "token-created",
     "token-revoked",
     "revealed",
+    "republished",
 )
 
 

@@ -23,6 +23,7 @@ NAME_LIMIT: Final = 255
 KEY_LIMIT: Final = 512
 PLAIN_OPTIONS: Final = 2  # source and generation, which the app always says
 _YEARS: Final = range(1970, 9_001)
+_PRIORITIES: Final = tuple(Priority)
 _NO_HEADERS: Final = encode_headers(None)
 
 
@@ -53,7 +54,7 @@ def _common(options: Options, clock: Clock) -> dict[str, Any]:
         raise ConfigurationError(message)
     due_at = _instant(options.get("due_at"), "due_at", "delay=")
     priority = options.get("priority", Priority.NORMAL)
-    if priority not in tuple(Priority):
+    if priority not in _PRIORITIES:
         message = (
             f"priority must be one of {', '.join(f'{p.value} ({p.name.lower()})' for p in Priority)}, not {priority!r}"
         )

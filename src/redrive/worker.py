@@ -297,6 +297,9 @@ class Worker:
             await self._begin_session()
             stack.push_async_callback(self._end_session)
             stack.push_async_callback(self._close_claims)
+            for duty in self._duties:
+                if duty.during is not None:
+                    await stack.enter_async_context(duty.during(self.name))
             self._add_slots(self.options.concurrency)
             stack.push_async_callback(self._stop_slots)
             await self._tend_anyhow()

@@ -13,7 +13,7 @@ from redrive.operate.cli.bench import bench
 from redrive.operate.cli.bench.measure import BenchFailed, Report, rate_of
 from redrive.operate.cli.bench.place import Rows, SqlitePlace
 from redrive.operate.cli.bench.pressure import _windows
-from tests.servers import Postgres
+from tests.servers import NatsServer, Postgres
 
 ALWAYS = {"scenario", "store", "spread", "goals", "settings", "machine", "versions", "commit", "at"}
 
@@ -73,6 +73,17 @@ def test_latency_tells_p50_and_p99(store_options: list[str]) -> None:
 
     assert 0 <= found["p50_ms"] <= found["p99_ms"]
     assert 0 <= found["same_process_p50_ms"] <= found["same_process_p99_ms"]
+
+
+def test_relay_and_intake_are_measured_beside_the_bare_client(
+    store_options: list[str], nats_server: NatsServer
+) -> None:
+    relayed = measured("relay", "--events", "300", *store_options)
+    taken = measured("intake", "--events", "300", *store_options)
+
+    assert relayed["ratio_to_bare"] > 0
+    assert 0 < relayed["p50_ms"] <= relayed["p99_ms"]
+    assert taken["ratio_to_bare"] > 0
 
 
 def test_idle_tells_the_share_of_a_core(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tests.kafka_server import KafkaServer
+
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
 TO_FOLLOW = re.compile(r"^```(python|console|sql)$", re.MULTILINE)
@@ -49,7 +51,21 @@ def needs_postgres(page: Path) -> bool:
     return "DATABASE_URL" in page.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if not needs_postgres(page)], ids=lambda page: page.stem)
+def needs_kafka(page: Path) -> bool:
+    return "KAFKA_SERVERS" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if needs_kafka(page)], ids=lambda page: page.stem)
+def test_a_page_about_kafka_can_be_followed_literally_on_a_real_one(
+    page: Path, tmp_path: Path, kafka_server: KafkaServer
+) -> None:
+    followed(page, tmp_path, KAFKA_SERVERS=kafka_server.bootstrap)
+
+
+PLAIN = [page for page in PAGES if not needs_postgres(page) and not needs_kafka(page)]
+
+
+@pytest.mark.parametrize("page", PLAIN, ids=lambda page: page.stem)
 def test_a_page_can_be_followed_literally_from_an_empty_folder(page: Path, tmp_path: Path) -> None:
     followed(page, tmp_path)
 

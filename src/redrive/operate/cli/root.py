@@ -28,6 +28,7 @@ from redrive.operate.cli import (
     setup,
     tokens,
     top,
+    transports,
     watch,
     work,
 )
@@ -83,6 +84,7 @@ app.command("doctor", rich_help_panel=_START)(setup.doctor)
 app.command("up", rich_help_panel=_RUN)(work.up)
 app.command("worker", rich_help_panel=_RUN)(work.worker)
 app.command("serve", rich_help_panel=_RUN)(serve.serve)
+app.command("relay", rich_help_panel=_RUN)(work.relay)
 app.command("publish", rich_help_panel=_RUN)(publish.publish)
 app.command("pause", rich_help_panel=_RUN)(deps.pause)
 app.command("resume", rich_help_panel=_RUN)(deps.resume)
@@ -94,6 +96,7 @@ app.add_typer(batches.app, name="batches", rich_help_panel=_LOOK)
 app.add_typer(deps.app, name="deps", rich_help_panel=_LOOK)
 app.add_typer(schedules.app, name="schedules", rich_help_panel=_LOOK)
 app.add_typer(reservations.app, name="reservations", rich_help_panel=_LOOK)
+app.add_typer(transports.app, name="transports", rich_help_panel=_LOOK)
 
 app.add_typer(dlq.app, name="dlq", rich_help_panel=_AFTER)
 app.add_typer(groups.app, name="groups", rich_help_panel=_AFTER)

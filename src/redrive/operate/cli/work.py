@@ -1,4 +1,4 @@
-"""`redrive worker` and `redrive up`: run handlers until told to stop.
+"""`redrive worker`, `redrive relay` and `redrive up`: run handlers, or only routes and intakes, until told to stop.
 
 The first SIGINT or SIGTERM stops claiming and lets running handlers finish; the second hands everything back at once.
 With several processes a parent starts them, passes signals on, starts one anew that crashed, and ends with the last.
@@ -39,6 +39,7 @@ from redrive.operate.cli.signals import on_signals
 from redrive.operate.cli.text import number, plural
 from redrive.operate.endpoint import address_from, metrics_endpoint
 from redrive.operate.views import overview
+from redrive.transport.relay import QUEUE
 from redrive.worker import Worker
 
 _MOST_PROCESSES: Final = 256
@@ -55,7 +56,7 @@ class Wanted:
 
     app: str
     concurrency: int
-    queues: tuple[str, ...]
+    queues: tuple[str, ...] | None
     grace: str
     drain: bool
     generation: int | None = None
@@ -101,11 +102,28 @@ def worker(  # noqa: PLR0917 - typer gives every option by name
     """Run handlers. Ctrl-C lets them finish; a second one hands everything back at once."""
     seconds_from(grace, "--grace")
     where = _address(metrics)
-    queues = tuple(queue or ("default",))
+    queues = tuple(queue) if queue else None
     wanted = Wanted(app, concurrency, queues, grace, drain, generation, children, where, log_format)
     log_to_stderr("info", log_format)
     loaded = _loaded(ctx, app)
     _leave(run(_Parent(wanted, loaded, processes).run() if processes > 1 else _work(loaded, wanted, parent=parent)))
+
+
+def relay(
+    ctx: typer.Context,
+    app: AppArgument,
+    concurrency: ConcurrencyOption = 300,
+    drain: Annotated[bool, typer.Option("--drain", help="Send and take what there is, then end.")] = False,
+    grace: GraceOption = "30s",
+) -> None:
+    """Send what the routes of an app have to send, and take what its intakes bring; run no other handlers."""
+    seconds_from(grace, "--grace")
+    log_to_stderr("info")
+    loaded = _loaded(ctx, app)
+    if not loaded.traffic.relays and not loaded.traffic.intakes:
+        raise BadInput(f"{app} has neither routes nor intakes: app.relay('order.paid', to=…), app.intake(…)")
+    queues = loaded.traffic.queues or (QUEUE,)  # with intakes only, one that stays empty
+    _leave(run(_work(loaded, Wanted(app, concurrency, queues, grace, drain))))
 
 
 def up(  # noqa: PLR0917 - typer gives every option by name
@@ -127,11 +145,10 @@ def up(  # noqa: PLR0917 - typer gives every option by name
     """Bring everything up in one terminal: tables, a worker, the web side, and a line that says how it goes."""
     seconds_from(grace, "--grace")
     where = _address(metrics)
-    queues = tuple(queue or ("default",))
+    queues = tuple(queue) if queue else None
     wanted = Wanted(app, concurrency, queues, grace, drain=False, children=children, metrics=where)
-    log_to_stderr(
-        "warning" if sys.stderr.isatty() else "info", log_format
-    )  # on a terminal the status line says the rest
+    level = "warning" if sys.stderr.isatty() else "info"  # on a terminal the status line says the rest
+    log_to_stderr(level, log_format)
     loaded = _loaded(ctx, app)
     served = None if no_serve else serve.Door(host, port, open_for_viewing=open_)
     _leave(run(_up(loaded, wanted, served)))
@@ -313,7 +330,7 @@ class _Parent:
         wanted = self._wanted
         command = [sys.executable, "-m", "redrive.operate.cli", "worker", wanted.app, "--parent", str(os.getpid())]
         command += ["--concurrency", str(wanted.concurrency), "--grace", wanted.grace]
-        command += [word for queue in wanted.queues for word in ("--queue", queue)]
+        command += [word for queue in wanted.queues or () for word in ("--queue", queue)]
         command += ["--drain"] if wanted.drain else []
         command += [] if wanted.generation is None else ["--generation", str(wanted.generation)]
         command += ["--children", str(wanted.children)] if wanted.children else []

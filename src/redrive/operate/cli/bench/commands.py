@@ -33,6 +33,7 @@ RawOption = Annotated[bool, typer.Option("--raw", help="snapshot: the raw loop (
 ProfileOption = Annotated[
     Path | None, typer.Option("--profile", help="Write where the time goes (cProfile, top 25) to this file.")
 ]
+BrokerOption = Annotated[str, typer.Option("--broker", help="relay, intake: nats or kafka.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -48,6 +49,7 @@ def _command(names: list[str]) -> Any:
         peers: PeersOption = False,
         raw: RawOption = False,
         profile: ProfileOption = None,
+        broker: BrokerOption = "nats",
         as_json: JsonOption = False,
     ) -> None:
         console = Console(stderr=True)
@@ -55,7 +57,7 @@ def _command(names: list[str]) -> Any:
         try:
             for kind in ["sqlite", "postgres"] if store is None else [store]:
                 with place_for(kind, url, folder) as place, console.status("") as status:
-                    setup = Setup(repeat, events, seconds, processes, peers, raw, profile, status.update)
+                    setup = Setup(repeat, events, seconds, processes, peers, raw, profile, broker, status.update)
                     for name in names:
                         try:
                             report = asyncio.run(SCENARIOS[name](setup, place))

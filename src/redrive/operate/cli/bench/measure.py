@@ -38,6 +38,7 @@ class Setup:
     peers: bool = False
     raw: bool = False
     profile: Path | None = None
+    broker: str = "nats"
     say: Say = lambda _: None
 
     def saying(self, scenario: str, turn: int) -> Say:

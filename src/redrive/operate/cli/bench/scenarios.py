@@ -4,6 +4,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from redrive.operate.cli.bench.batch import batch
+from redrive.operate.cli.bench.brokers import intake, relay
 from redrive.operate.cli.bench.drain import drain, keys
 from redrive.operate.cli.bench.drift import reconcile
 from redrive.operate.cli.bench.growth import growth
@@ -36,4 +37,6 @@ SCENARIOS: Final[dict[str, Callable[[Setup, Place], Coroutine[Any, Any, Report]]
     "schedules": schedules,
     "reconcile": reconcile,
     "metrics": metrics,
+    "relay": relay,
+    "intake": intake,
 }

@@ -1,0 +1,4 @@
+-- Intake forget: let go of old messages; a broker that brings one again after this makes a second event.
+delete from redrive_intake_seen where (source, message_id) in (
+    select source, message_id from redrive_intake_seen where seen_at < :before order by seen_at limit :limit)
+returning 1 as gone

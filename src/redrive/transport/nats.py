@@ -1,0 +1,590 @@
+"""NATS JetStream: publishes that are acknowledged, and durable pull consumers.
+
+One connection, opened when it is first needed, and again when it is needed after it was lost; the driver's own
+reconnecting is off, so that whoever waits for an answer hears at once that none will come. Each message carries
+``Nats-Msg-Id``: JetStream takes a second one with that id, within its window, for the same.
+
+An intake takes from a durable consumer. By default one process at a time does, and a consumer that was left with
+messages under way is set back to the first of them, so that the order of the stream is kept through crashes on either
+side; what comes twice by that has been seen. ``shared=True`` lets processes share the work, and gives up the order.
+"""
+
+import asyncio
+import json
+import math
+import re
+import ssl
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from redrive.clock import Clock, SystemClock
+from redrive.duration import span
+from redrive.errors import (
+    BrokerRefused,
+    ConfigurationError,
+    DependencyUnavailable,
+    MessageTooLarge,
+    MissingDriver,
+    TopicMissing,
+)
+from redrive.transport.base import Destination, Link, LinkState, Message, Received
+
+try:
+    import nats.errors
+    import nats.js.errors
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+except ModuleNotFoundError as error:
+    raise MissingDriver(f"NATS needs the driver nats-py ({error}): pip install 'redrive[nats]'") from error
+
+_ID: Final = "Nats-Msg-Id"
+_STATUS: Final = "Status"
+_NO_RESPONDERS: Final = "503"
+_TOO_LARGE: Final = 10_054  # the stream's own limit
+_COOL_SECONDS: Final = 0.25  # how long a failed attempt to connect speaks for those that follow
+_FATAL: Final = ("deleted", "leadership", "shutdown", "push based")  # these end a consumer, others only a batch
+_ACK_WAIT: Final = 30.0
+_MOST_UNDER_WAY: Final = 5_000
+_PULL_SECONDS: Final = 30.0
+_ANSWER_SECONDS: Final = 5.0
+_PULL_BYTES: Final = 80 * 1_048_576  # more than the largest message a server can be told to take
+_SUBJECT: Final = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*")
+_FILTER: Final = re.compile(r"([^\s.*>]+|\*)(\.([^\s.*>]+|\*))*(\.>)?|>")
+_NAME: Final = re.compile(r"[^\s.*>/\\]+")
+_DENIED: Final = re.compile(r'permissions violation for publish to "([^"]*)"', re.IGNORECASE)
+
+
+class Nats:
+    """A NATS server or cluster with JetStream."""
+
+    prefix: Literal["ce-", "ce_"] = "ce-"
+
+    def __init__(
+        self,
+        url: str | Sequence[str] = "nats://127.0.0.1:4222",
+        *,
+        name: str = "nats",
+        user: str | None = None,
+        password: str | None = None,
+        token: str | None = None,
+        credentials: str | Path | None = None,
+        tls: ssl.SSLContext | None = None,
+        connect_timeout: str | float = "3s",
+        ack_timeout: str | float = "10s",
+    ) -> None:
+        """Say where it is; nothing is connected yet. ``name`` is that of the dependency events wait for."""
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+            raise ConfigurationError(f"a broker is named with letters, digits, - and _, not {name!r}")
+        self.name = name
+        self._servers = [url] if isinstance(url, str) else list(url)
+        given: dict[str, Any] = {"user": user, "password": password, "token": token, "tls": tls}
+        given["user_credentials"] = None if credentials is None else str(credentials)
+        self._options = {key: value for key, value in given.items() if value is not None}
+        self._connect_seconds = span(connect_timeout, "connect_timeout")
+        self._ack_seconds = span(ack_timeout, "ack_timeout")
+        self._declared: dict[str, str] = {}
+        self._clock: Clock = SystemClock()
+        self._link = Link()
+        self._line: _Line | None = None
+        self._connecting: asyncio.Task[_Line] | None = None
+        self._cool_until = 0.0
+
+    @property
+    def link(self) -> Link:
+        return self._link
+
+    def use(self, clock: Clock) -> None:
+        self._clock = clock
+
+    # What there is to send to and to take from
+
+    def subject(self, subject: str, *, declare: str | None = None) -> Destination:
+        """Name a subject to send to. ``declare``: create the stream of that name for it when no stream takes it."""
+        if not _SUBJECT.fullmatch(subject):
+            raise ConfigurationError(f"{subject!r} is no subject to send to: orders.paid, without blanks, * and >")
+        if declare is not None:
+            self._declared[subject] = _checked_name(declare, "stream")
+        return Destination(self, subject)
+
+    def stream(
+        self, stream: str, *, durable: str, subject: str | None = None, declare: bool = False, shared: bool = False,
+        name: str | None = None,
+    ) -> "NatsStream":  # fmt: skip
+        """Name a stream to take from, by a durable consumer, which is created when it is not there.
+
+        ``subject``: only messages of these, like ``orders.>``. ``declare``: create the stream too, for that subject.
+        ``shared``: several processes take from it at once, in no order.
+        """
+        if subject is not None and not _FILTER.fullmatch(subject):
+            raise ConfigurationError(f"{subject!r} is no subject: orders.paid, orders.* or orders.>")
+        if declare and subject is None:
+            raise ConfigurationError(
+                f"declare=True creates the stream {stream!r} for a subject: say subject='orders.>'"
+            )
+        _checked_name(stream, "stream")
+        _checked_name(durable, "durable")
+        return NatsStream(self, stream, durable, subject, declare, not shared, name or f"{stream}/{durable}")
+
+    # Sending
+
+    async def send(self, message: Message) -> None:
+        line = self._line
+        if line is None or line.is_closed:
+            line = await self.line()
+        try:
+            await line.send(message)
+        except TopicMissing:
+            stream = self._declared.get(message.topic)
+            if stream is None:
+                raise
+            await self.declare(line, stream, message.topic)
+            await line.send(message)
+
+    async def declare(self, line: "_Line", stream: str, subject: str) -> None:
+        """Create a stream."""
+        with self.speaking(f"creating the stream {stream}"):
+            await line.client.jsm().add_stream(name=stream, subjects=[subject])
+
+    async def line(self) -> "_Line":
+        """Find the connection, or make one; those who ask meanwhile get the same."""
+        if self._line is not None and not self._line.is_closed:
+            return self._line
+        if self._clock.monotonic() < self._cool_until:
+            raise DependencyUnavailable(self.name, self._link.error)
+        if self._connecting is None or self._connecting.done():
+            self._connecting = asyncio.create_task(self._connect(), name=f"redrive-{self.name}")
+        return await asyncio.shield(self._connecting)
+
+    async def _connect(self) -> "_Line":
+        if self._link.state is LinkState.IDLE:
+            self._link.turn(LinkState.CONNECTING, self._clock)
+        heard = _Heard()
+        client = _Connection(heard)
+        try:
+            async with asyncio.timeout(self._connect_seconds):
+                await client.connect(
+                    self._servers, allow_reconnect=False, max_reconnect_attempts=1, reconnect_time_wait=0,
+                    connect_timeout=math.ceil(self._connect_seconds), ping_interval=5, max_outstanding_pings=2,
+                    skip_subject_validation=True, error_cb=heard.error, closed_cb=heard.closed, name="redrive",
+                    **self._options,
+                )  # fmt: skip
+                line = _Line(self, client, self._ack_seconds)
+                heard.line = line
+                await line.open()
+        except (nats.errors.Error, OSError, TimeoutError, ValueError) as error:
+            await _closed(client)
+            self._cool_until = self._clock.monotonic() + _COOL_SECONDS
+            raise self._failed(heard.last or error) from error
+        except BaseException:
+            await _closed(client)
+            raise
+        self._line = line
+        self._link.turn(LinkState.OK, self._clock)
+        return line
+
+    def _failed(self, error: BaseException) -> DependencyUnavailable:
+        refused = isinstance(error, nats.errors.AuthorizationError | nats.errors.InvalidUserCredentialsError)
+        refused = refused or "authorization" in str(error).lower() or "authentication" in str(error).lower()
+        where = ", ".join(_without_secrets(each) for each in self._servers)
+        said = str(error) or type(error).__name__
+        why = f"{where} refuses our credentials: {said}" if refused else f"{where} cannot be reached: {said}"
+        self._link.turn(LinkState.REFUSED if refused else LinkState.UNREACHABLE, self._clock, why)
+        return DependencyUnavailable(self.name, why)
+
+    def lost(self, line: "_Line", why: str) -> None:
+        """Hear that a connection is gone."""
+        if line is self._line:
+            self._line = None
+            self._link.turn(LinkState.UNREACHABLE, self._clock, why)
+
+    async def close(self) -> None:
+        line, self._line = self._line, None
+        connecting, self._connecting = self._connecting, None
+        if connecting is not None and not connecting.done():
+            connecting.cancel()
+            with suppress(asyncio.CancelledError, DependencyUnavailable):
+                await connecting
+        if line is not None:
+            await _closed(line.client)
+        self._link.turn(LinkState.IDLE, self._clock)
+        self._cool_until = 0.0
+
+    def speaking(self, about: str) -> "_Speaking":
+        """Turn what the driver raises into what we do."""
+        return _Speaking(self.name, about)
+
+
+class _Connection(Client):
+    """The driver's connection, of which we hear at once when it is lost.
+
+    nats-py 2.16 tries to send what is left on a connection that was reset, fails, and then neither closes it nor says
+    so: what is left is dropped here, and whoever waits for its answer sends it again.
+    """
+
+    def __init__(self, heard: "_Heard") -> None:
+        super().__init__()
+        self._heard = heard
+
+    async def _process_op_err(self, e: Exception) -> None:
+        self._pending: list[bytes] = []
+        self._pending_data_size = 0
+        self._heard.last = e
+        await self._heard.closed()
+        await super()._process_op_err(e)
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What the driver tells of a connection, apart from answers."""
+
+    line: "_Line | None" = None
+    last: Exception | None = None
+
+    async def error(self, error: Exception) -> None:
+        self.last = error
+        if self.line is not None:
+            self.line.complain(error)
+
+    async def closed(self) -> None:
+        if self.line is not None:
+            self.line.closed(str(self.last or "the connection was closed"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Speaking:
+    broker: str
+    about: str
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, nats.js.errors.NotFoundError):
+            raise TopicMissing(f"{self.about}: {error.description}") from error
+        if isinstance(error, nats.js.errors.BadRequestError):
+            raise BrokerRefused(f"{self.about}: {error.description}") from error
+        if isinstance(error, nats.errors.NoRespondersError | nats.js.errors.ServiceUnavailableError):
+            why = f"{self.about}: JetStream does not answer; start the server with it (nats-server -js)"
+            raise DependencyUnavailable(self.broker, why) from error
+        if isinstance(error, nats.errors.Error | OSError | TimeoutError):
+            raise DependencyUnavailable(self.broker, f"{self.about}: {str(error) or type(error).__name__}") from error
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A message under way."""
+
+    answer: "asyncio.Future[None]"
+    subject: str
+    until: float
+
+
+@dataclass(slots=True)
+class _Line:
+    """One connection: what was sent on it and waits for an answer ends with it."""
+
+    broker: Nats
+    client: Client
+    ack_seconds: float
+    is_closed: bool = False
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _inbox: str = ""
+    _number: int = 0
+    _sent: dict[str, _Sent] = field(default_factory=dict)
+    _watch: asyncio.TimerHandle | None = None
+    _pulls: "list[_Pull]" = field(default_factory=list)
+
+    async def open(self) -> None:
+        self._inbox = self.client.new_inbox()
+        await self.client.subscribe(f"{self._inbox}.*", cb=self._answered, pending_msgs_limit=0, pending_bytes_limit=0)
+        await self.client.flush()
+        self._look()
+
+    async def send(self, message: Message) -> None:
+        """Send, and wait for the stream's acknowledgement."""
+        body = message.body or b""
+        headers = {name: value.decode() for name, value in message.headers}
+        headers[_ID] = message.id
+        size = len(body) + sum(len(name) + len(value) + 4 for name, value in headers.items()) + 16
+        if size > self.client.max_payload:
+            raise MessageTooLarge(
+                f"the message takes {size:,} bytes with its headers, and {self.broker.name} takes "
+                f"{self.client.max_payload:,} (max_payload): publish a reference instead, or raise the limit there"
+            )
+        self._number += 1
+        token = str(self._number)
+        loop = self._loop
+        sent = self._sent[token] = _Sent(loop.create_future(), message.topic, loop.time() + self.ack_seconds)
+        try:
+            await self.client.publish(message.topic, body, reply=f"{self._inbox}.{token}", headers=headers)
+            await sent.answer
+        except nats.errors.Error as error:
+            raise DependencyUnavailable(self.broker.name, str(error)) from error
+        finally:
+            self._sent.pop(token, None)
+
+    async def _answered(self, answer: Msg) -> None:
+        sent = self._sent.get(answer.subject.rpartition(".")[2])
+        if sent is None or sent.answer.done():
+            return
+        if answer.headers and answer.headers.get(_STATUS) == _NO_RESPONDERS:
+            sent.answer.set_exception(
+                TopicMissing(
+                    f"no stream of {self.broker.name} takes the subject {sent.subject!r}: create one that does, or say "
+                    f"nats.subject({sent.subject!r}, declare='STREAM')"
+                )
+            )
+            return
+        error = _error_in(answer.data)
+        if error is None:
+            sent.answer.set_result(None)
+        else:
+            sent.answer.set_exception(self._meaning(error, sent.subject))
+
+    def _meaning(self, error: dict[str, Any], subject: str) -> Exception:
+        said = f"{error.get('description', 'no reason given')} ({error.get('err_code', error.get('code'))})"
+        if error.get("err_code") == _TOO_LARGE:
+            return MessageTooLarge(f"the stream of {subject!r} takes no message so large: {said}")
+        if error.get("code") == 400:  # noqa: PLR2004 - as in HTTP: the request is at fault
+            return BrokerRefused(f"the stream of {subject!r} refuses the message: {said}")
+        return DependencyUnavailable(self.broker.name, f"the stream of {subject!r} cannot take it now: {said}")
+
+    def complain(self, error: Exception) -> None:
+        """Hear of an error that is no answer: a subject we may not send to."""
+        denied = _DENIED.search(str(error))
+        for sent in list(self._sent.values()) if denied else ():
+            if denied and sent.subject == denied[1] and not sent.answer.done():
+                sent.answer.set_exception(
+                    BrokerRefused(f"{self.broker.name} does not allow us to send to {sent.subject!r}: {error}")
+                )
+
+    def _look(self) -> None:
+        """Give up what was not answered in time, oldest first."""
+        now = self._loop.time()
+        for sent in self._sent.values():
+            if sent.until > now:
+                break
+            if not sent.answer.done():
+                why = f"no acknowledgement within {self.ack_seconds:g} s"
+                sent.answer.set_exception(DependencyUnavailable(self.broker.name, why))
+        self._watch = self._loop.call_later(min(1.0, self.ack_seconds), self._look)
+
+    def closed(self, why: str) -> None:
+        """End everything that was under way."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if self._watch is not None:
+            self._watch.cancel()
+        gone = f"the connection was lost: {why}"
+        self.broker.lost(self, gone)
+        for sent in self._sent.values():
+            if not sent.answer.done():
+                sent.answer.set_exception(DependencyUnavailable(self.broker.name, gone))
+        for pull in self._pulls:
+            pull.fail(DependencyUnavailable(self.broker.name, gone))
+
+    def attach(self, pull: "_Pull") -> None:
+        self._pulls.append(pull)
+
+    def detach(self, pull: "_Pull") -> None:
+        with suppress(ValueError):
+            self._pulls.remove(pull)
+
+
+# --- taking ---
+
+
+@dataclass(frozen=True, slots=True)
+class NatsStream:
+    """A stream, and the durable consumer by which we take from it."""
+
+    broker: Nats
+    stream: str
+    durable: str
+    subject: str | None
+    declares: bool
+    is_exclusive: bool
+    name: str
+
+    async def subscribe(self) -> "_Pull":
+        line = await self.broker.line()
+        with self.broker.speaking(f"the consumer {self.durable} of the stream {self.stream}"):
+            await self._prepare(line)
+            pull = _Pull(self, line)
+            await pull.open()
+        return pull
+
+    async def _prepare(self, line: _Line) -> None:
+        manager = line.client.jsm()
+        try:
+            info = await manager.consumer_info(self.stream, self.durable)
+        except nats.js.errors.NotFoundError:
+            await self._find_stream(line)
+            await manager.add_consumer(self.stream, self._config())
+            return
+        floor = info.ack_floor.stream_seq if info.ack_floor is not None else 0
+        if self.is_exclusive and info.num_ack_pending:
+            # Else the messages after those under way would come first. What was acknowledged is not brought again.
+            await manager.delete_consumer(self.stream, self.durable)
+            await manager.add_consumer(self.stream, self._config(after=floor))
+
+    async def _find_stream(self, line: _Line) -> None:
+        try:
+            await line.client.jsm().stream_info(self.stream)
+        except nats.js.errors.NotFoundError as error:
+            if not self.declares or self.subject is None:
+                raise TopicMissing(
+                    f"{self.broker.name} has no stream {self.stream!r}: create it, or say declare=True with its subject"
+                ) from error
+            await self.broker.declare(line, self.stream, self.subject)
+
+    def _config(self, after: int | None = None) -> ConsumerConfig:
+        return ConsumerConfig(
+            durable_name=self.durable,
+            filter_subject=self.subject,
+            deliver_policy=DeliverPolicy.ALL if after is None else DeliverPolicy.BY_START_SEQUENCE,
+            opt_start_seq=None if after is None else after + 1,
+            ack_policy=AckPolicy.EXPLICIT,
+            ack_wait=_ACK_WAIT,
+            max_ack_pending=_MOST_UNDER_WAY,
+        )
+
+
+class _Pull:
+    """Asks for messages a few hundred at a time; they come as there are some, and wait here to be fetched."""
+
+    def __init__(self, of: NatsStream, line: _Line) -> None:
+        self._of = of
+        self._line = line
+        self._inbox = line.client.new_inbox()
+        self._next = f"$JS.API.CONSUMER.MSG.NEXT.{of.stream}.{of.durable}"
+        self._subscription: Any = None
+        self._got: list[Received] = []
+        self._owed = 0
+        self._news = asyncio.Event()
+        self._error: Exception | None = None
+
+    async def open(self) -> None:
+        self._line.attach(self)
+        self._subscription = await self._line.client.subscribe(
+            self._inbox, cb=self._arrived, pending_msgs_limit=0, pending_bytes_limit=0
+        )
+
+    async def fetch(self, limit: int, seconds: float) -> list[Received]:
+        if not self._got and self._error is None:
+            if self._owed <= 0:
+                await self._ask(limit, waits=seconds > 0)
+                seconds = seconds or _ANSWER_SECONDS  # it answers at once whether there is something
+            if not self._got and self._owed > 0 and seconds > 0:
+                self._news.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await self._news.wait()
+        if self._got:
+            taken, self._got = self._got[:limit], self._got[limit:]
+            if self._owed <= 0 and not self._got:
+                await self._ask(limit, waits=seconds > 0)  # they come while these are being stored
+            return taken
+        if self._error is not None:
+            raise self._error
+        return []
+
+    async def _ask(self, limit: int, *, waits: bool) -> None:
+        asked: dict[str, Any] = {"batch": limit, "max_bytes": _PULL_BYTES}
+        asked |= {"expires": int(_PULL_SECONDS * 1e9)} if waits else {"no_wait": True}
+        self._owed = limit
+        with self._of.broker.speaking("asking for messages"):
+            await self._line.client.publish(self._next, json.dumps(asked).encode(), reply=self._inbox)
+
+    async def _arrived(self, message: Msg) -> None:
+        status = message.headers.get(_STATUS) if message.headers and not message.reply else None
+        if status is not None and not message.data:
+            self._ended(status, str((message.headers or {}).get("Description", "")))
+        else:
+            self._owed -= 1
+            self._got.append(self._received(message))
+        self._news.set()
+
+    def _ended(self, status: str, said: str) -> None:
+        """Hear that nothing more comes of what was asked for: there is no more, time is over, or something is wrong."""
+        self._owed = 0
+        if status == _NO_RESPONDERS or any(word in said.lower() for word in _FATAL):
+            self.fail(DependencyUnavailable(self._of.broker.name, f"the consumer {self._of.durable}: {said or status}"))
+
+    def fail(self, error: Exception) -> None:
+        self._error = error
+        self._got.clear()  # not acknowledged: it will come again, in order
+        self._news.set()
+
+    def _received(self, message: Msg) -> Received:
+        sequence, at = _place(message.reply)
+        headers = tuple((name, str(value).encode()) for name, value in (message.headers or {}).items())
+        message_id = (message.headers or {}).get(_ID, "")
+        return Received(
+            Message(message.subject, message.data, headers, None, str(message_id)),
+            f"{self._of.stream}:{sequence}",
+            f"{self._of.broker.name}:{self._of.stream}",
+            at,
+            message.reply,
+        )
+
+    async def acknowledge(self, batch: Sequence[Received]) -> None:
+        publish = self._line.client.publish
+        with self._of.broker.speaking("acknowledging"):
+            for each in batch:
+                await publish(each.handle, b"+ACK")
+
+    async def hold(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    async def lag(self) -> int | None:
+        with self._of.broker.speaking("asking for the lag"):
+            info = await self._line.client.jsm().consumer_info(self._of.stream, self._of.durable)
+        return (info.num_pending or 0) + (info.num_ack_pending or 0)
+
+    async def close(self) -> None:
+        self._line.detach(self)
+        if self._subscription is not None and not self._line.is_closed:
+            with suppress(nats.errors.Error, OSError):
+                await self._subscription.unsubscribe()
+
+
+def _place(reply: str) -> tuple[int, datetime | None]:
+    """Read the sequence and the time of a message off the subject of its acknowledgement."""
+    parts = reply.split(".")
+    at = 5 if len(parts) <= 9 else 7  # noqa: PLR2004 - newer servers name domain and account before the stream
+    try:
+        return int(parts[at]), datetime.fromtimestamp(int(parts[at + 2]) / 1e9, UTC)
+    except (IndexError, ValueError, OverflowError):
+        return 0, None
+
+
+def _error_in(data: bytes) -> dict[str, Any] | None:
+    if b'"error"' not in data:
+        return None
+    answer = json.loads(data)
+    return answer.get("error") if isinstance(answer, dict) else None
+
+
+def _checked_name(name: str, what: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(f"{name!r} cannot name a {what}: no blanks, dots, *, > or slashes")
+    return name
+
+
+def _without_secrets(url: str) -> str:
+    return re.sub(r"//[^/@]*@", "//•••@", url)
+
+
+async def _closed(client: Client) -> None:
+    """Close a connection in whatever state it is."""
+    with suppress(nats.errors.Error, OSError, RuntimeError):
+        async with asyncio.timeout(5):
+            await client.close()
