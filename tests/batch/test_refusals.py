@@ -207,6 +207,19 @@ async def test_sql_adds_and_closes(postgres_url: str) -> None:
 
 
 @pytest.mark.req("E8")
+async def test_who_has_closed_a_batch_adds_no_more_in_the_same_transaction(depot: Depot) -> None:
+    made = await depot.app.batches.open("import")
+    rows = depot.app.new_events("parcel", {}, batch=made)
+    async with depot.app.store.transaction() as tx:
+        await tx.publish(rows)
+        await tx.publish(depot.app.new_events("parcel", {}, batch=made))
+        await tx.run("batch_close", id=str(made.id), by=None)
+        with pytest.raises(BatchClosed):
+            await tx.publish(depot.app.new_events("parcel", {}, batch=made))
+    assert (await made.look()).total == 2
+
+
+@pytest.mark.req("E8")
 async def test_a_snapshot_older_than_the_close_cannot_add(postgres_url: str) -> None:
     async with Redrive(postgres_url, migrate=True) as app:
         made = await app.batches.open("import")

@@ -56,7 +56,8 @@ create function redrive.batch_lock(p_id uuid) returns void language sql volatile
     select pg_advisory_xact_lock(hashtextextended('redrive.batch:' || p_id, 0))
 $$;
 
--- A member comes in. Guard: whoever closes the batch waits for everybody who holds a share of its key.
+-- A member comes in. Guard: whoever closes the batch waits for everybody who holds a share of its key. Who holds one need
+-- not ask again for the next member: of many that one transaction adds, the first asks.
 create function redrive.batch_add() returns trigger language plpgsql as $$
 declare
     b record;
@@ -75,11 +76,14 @@ begin
             using errcode = 'RD410';
     elsif b.leftovers = 'fail' then
         new.deadline_at := least(new.deadline_at, b.deadline_at);
+    else
+        perform set_config('redrive.adding', new.batch_id::text, true);
     end if;
     return new;
 end $$;
 create trigger outbox_batch_add before insert on redrive.outbox for each row
-    when (new.batch_id is not null) execute function redrive.batch_add();
+    when (new.batch_id is not null and new.batch_id::text is distinct from current_setting('redrive.adding', true))
+    execute function redrive.batch_add();
 
 -- Say whether any member stands so. From the far end: entries of members that have moved on, kept alive by somebody's
 -- snapshot, pile up at the near one.
@@ -230,13 +234,13 @@ end $$;
 
 -- Note that a batch is to be looked at when this transaction commits; true for the first one noted. It stands in the
 -- condition of a trigger, which PostgreSQL evaluates row by row at once: of a thousand members that a turn settles, one
--- is queued. The note is undone with a savepoint, as the queue is.
+-- is queued, and the others find their batch noted. The note is undone with a savepoint, as the queue is.
 create function redrive.batch_noted(p_id uuid, p_event_id uuid, p_at timestamptz) returns boolean language plpgsql as $$
 declare
     v_noted text := coalesce(current_setting('redrive.batches', true), '');
 begin
-    if p_event_id is not null and position(p_id::text in v_noted) > 0 then
-        return false;
+    if p_event_id is null then
+        perform set_config('redrive.adding', '', true);  -- who has closed it adds no more
     end if;
     perform set_config('redrive.batches', v_noted || ' ' || p_id || '/' || coalesce(p_event_id::text, 'closed') || '/'
         || coalesce(extract(epoch from p_at)::text, ''), true);
@@ -266,6 +270,7 @@ create constraint trigger outbox_batch_look after update of status on redrive.ou
     when (new.batch_id is not null
           and (new.status in ('delivered', 'failed', 'cancelled') and old.status <> new.status
                or new.first_failed_at is not null and old.first_failed_at is null)
+          and coalesce(position(new.batch_id::text in current_setting('redrive.batches', true)), 0) = 0
           and redrive.batch_noted(new.batch_id, new.id, coalesce(new.ended_at, new.first_failed_at)))
     execute function redrive.batches_look();
 create constraint trigger batch_look after update of closed_at on redrive.batch
