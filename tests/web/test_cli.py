@@ -47,6 +47,7 @@ def test_a_token_is_made_listed_and_revoked(store_url: str) -> None:
     gone = redrive("token", "revoke", "ada", "--url", store_url)
     again = redrive("token", "revoke", "ada", "--url", store_url)
     unknown = redrive("token", "revoke", "bob", "--url", store_url)
+    vague = redrive("token", "revoke", "0", "--url", store_url)
     trail = redrive("audit", "ls", "-o", "json", "--url", store_url)
 
     assert made.out.startswith("rdv_")
@@ -54,7 +55,7 @@ def test_a_token_is_made_listed_and_revoked(store_url: str) -> None:
     assert [(each["name"], each["role"], each["state"]) for each in listed.json] == [("ada", "operator", "live")]
     assert made.out.strip() not in listed.out
     assert "revoked" in gone.out
-    assert (again.code, unknown.code) == (4, 3)
+    assert (again.code, unknown.code, vague.code) == (4, 3, 3)
     assert [each["kind"] for each in trail.json] == ["token-revoked", "token-created"]
 
 

@@ -127,12 +127,16 @@ async def test_what_is_hidden_cannot_be_searched_for(site: Site) -> None:
     async with site.client(Role.VIEWER) as client:
         looked = await client.get("/api/v1/events", params=asked)
         header = await client.get("/api/v1/dead-letters", params={"selection": "header.Authorization:B*"})
+        by_text = await client.get("/api/v1/dead-letters", params={"selection": "text:41111"})
+        by_word = await client.get("/api/v1/dead-letters", params={"selection": 'text:"no such product"'})
     async with site.client(Role.AGENT) as client:
         planned = await client.post("/api/v1/redrives", json=asked)
     async with site.client(Role.OPERATOR) as client:
         found = await client.get("/api/v1/events", params=asked)
 
     assert (looked.status_code, header.status_code, planned.status_code) == (403, 403, 403)
+    assert by_text.json()["items"] == []
+    assert [each["id"] for each in by_word.json()["items"]] == [site.dead]
     assert [each["id"] for each in found.json()["items"]] == [site.dead]
 
 
