@@ -1,7 +1,7 @@
 """Counts: what the workers of this process have seen, in plain numbers.
 
 Deliveries are counted a turn at a time, from the rows that were just written down, and failures where they are settled:
-a delivered event pays half a microsecond. Whoever is asked for metrics reads them; nothing here knows how they are
+a delivered event pays less than a microsecond. Whoever is asked for metrics reads them; nothing here knows how they are
 shown. Names are bounded: after so many types, all further ones count as ``other``.
 """
 
