@@ -212,6 +212,7 @@ class Worker:
         self._hello = hello
         self._store_ahead = 0.0
         self._alone_running = False
+        self._begun = 0
         self._held: dict[Any, Row] = {}
         self._finished = Finished()
         self._buried: dict[Any, tuple[Row, Settlement]] = {}
@@ -567,6 +568,7 @@ class Worker:
         until = monotonic() + _TURN_OF_LOOP
         current: Row | None = row
         while current is not None:
+            begun = self._begun = self._begun + 1
             try:
                 await self._attempt(current)
             except Exception as error:  # noqa: BLE001 - ours, not the handler's: it must not end the slot, or keep the event
@@ -577,7 +579,8 @@ class Worker:
                 if current is self._alone:
                     self._alone, self._alone_running = None, False
             if monotonic() > until:
-                await self._clock.sleep(0)
+                if begun == self._begun:  # else the handler has waited, and others ran: that was a turn
+                    await self._clock.sleep(0)
                 until = monotonic() + _TURN_OF_LOOP
             current = self._next() if crew is self._crew and task not in self._deaf else None
 
