@@ -198,6 +198,7 @@ class Worker:
         self._hello = hello
         self._store_ahead = 0.0
         self._alone_running = False
+        self._begun = 0
         self._held: dict[Any, Row] = {}
         self._finished = Finished()
         self._buried: dict[Any, tuple[Row, Settlement]] = {}
@@ -572,7 +573,8 @@ class Worker:
         until = now + _TURN_OF_LOOP
         current: Row | None = row
         while current is not None:
-            began = now
+            began, begun = now, self._begun + 1
+            self._begun = begun
             try:
                 tried = await self._attempt(current)
             except Exception as error:  # noqa: BLE001 - ours, not the handler's: it must not end the slot, or keep the event
@@ -587,8 +589,9 @@ class Worker:
             if tried:
                 ran(current[TARGET], now - began)
             if now > until:
-                await self._clock.sleep(0)
-                now = monotonic()
+                if begun == self._begun:  # else the handler has waited, and others ran: that was a turn
+                    await self._clock.sleep(0)
+                    now = monotonic()
                 until = now + _TURN_OF_LOOP
             current = self._next() if crew is self._crew and task not in self._deaf else None
 
