@@ -207,9 +207,7 @@ class Worker:
         self._crew: object = None
         self._look = True
         self._key_freed = False
-        self._ask_at = 0.0
-        self._due_at = 0.0
-        self._strays_at = 0.0
+        self._ask_at = self._due_at = self._strays_at = 0.0
         self._doubt_until = 0.0
         self._stopping = False
         self._at_once = False
