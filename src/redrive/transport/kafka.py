@@ -320,7 +320,7 @@ class _Line:
         self._producer: Producer | None = _made(Producer, settings, self._heard, broker.name)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._under_way = 0
+        self._answers: set[asyncio.Future[KafkaError | None]] = set()
         self._news = asyncio.Event()
 
     async def open(self) -> None:
@@ -342,7 +342,7 @@ class _Line:
             with suppress(KafkaException):
                 self._producer.cluster_id(0)
                 return True
-            self._producer.poll(0)
+            self._hear(self._producer)
             if self._heard.state is not None:
                 return False
             with suppress(TimeoutError):
@@ -367,15 +367,15 @@ class _Line:
                 await self._news.wait()
             except KafkaException as refused:
                 raise self._meaning(refused.args[0], message) from refused
-        if self._under_way == 0:
+        if not self._answers:
             self._look_in(_BUSY_SECONDS)
-        self._under_way += 1
+        self._answers.add(answer)
         error = await answer
         if error is not None:
             raise self._meaning(error, message)
 
     def _reported(self, answer: "asyncio.Future[KafkaError | None]", error: KafkaError | None, _: Record) -> None:
-        self._under_way -= 1
+        self._answers.discard(answer)
         if error is None and self._heard.state is not None:
             self._heard.well()
         if not answer.done():
@@ -385,14 +385,22 @@ class _Line:
         """Hear what the driver has to say, and look again soon."""
         if self._producer is None:
             return
-        if self._producer.poll(0):
+        if self._hear(self._producer):
             self._news.set()
             self._broker.stands(self._heard)
         if self._heard.fatal is not None:
             log.warning("kafka producer given up", broker=self._broker.name, error=self._heard.fatal.str())
             self._end()
         else:
-            self._look_in(_BUSY_SECONDS if self._under_way else _IDLE_SECONDS)
+            self._look_in(_BUSY_SECONDS if self._answers else _IDLE_SECONDS)
+
+    def _hear(self, producer: Producer) -> bool:
+        """Let the driver call back; say whether it had anything to say."""
+        try:
+            return producer.poll(0) > 0
+        except KafkaException as error:  # so it tells that it has come to its end
+            self._heard.error(error.args[0])
+            return True
 
     def _look_in(self, seconds: float) -> None:
         if self._timer is not None:
@@ -414,14 +422,16 @@ class _Line:
         self._broker.lost(self)
         if self._timer is not None:
             self._timer.cancel()
-        producer.purge()
-        producer.poll(0)
         self._news.set()
+        for answer in self._answers:
+            if not answer.done():
+                answer.set_result(_E(_E._PURGE_INFLIGHT))
         gone: asyncio.Future[None] = self._loop.create_future()
         Thread(target=self._close, args=(producer, gone), name=f"redrive-{self._broker.name}").start()
         return gone
 
     def _close(self, producer: Producer, gone: "asyncio.Future[None]") -> None:
+        producer.purge()
         producer.close()  # may wait for connections to end
         with suppress(RuntimeError):  # the loop is closed: nobody is left to hear
             self._loop.call_soon_threadsafe(gone.set_result, None)
@@ -480,7 +490,10 @@ class _Member:
         self._failure: Exception | None = None
 
     async def _call(self, function: Callable[..., Any], *values: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *values)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, function, *values)
+        except KafkaException as error:
+            raise self._broker.meaning(error.args[0], self._of.topic) from error
 
     # Joining and leaving
 
