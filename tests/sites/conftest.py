@@ -11,12 +11,14 @@ from pathlib import Path
 import nats
 import pytest
 from nats.aio.client import Client
+from nats.errors import Error as NatsError
 from nats.js.api import ExternalStream, StreamConfig, StreamSource
 
 from redrive import Redrive, RetryPolicy
 from redrive.transport.nats import Nats
 from tests.conftest import REQUIRE_ALL, Run, fresh_database
 from tests.servers import NatsServer, ServerUnavailable, free_port, running_nats
+from tests.worker.conftest import until
 
 FAST = RetryPolicy(max_attempts=3, base_delay=0.01, max_delay=0.02)
 
@@ -113,13 +115,19 @@ class Site:
         return int((await self.client.jsm().stream_info(stream)).state.messages)
 
     async def is_joined(self) -> bool:
-        """Tell whether the mirror has heard of its origin lately."""
-        info = await self.client.jsm().stream_info(self.mirror)
-        return info.mirror is not None and info.mirror.active >= 0
+        """Tell whether the JetStream of the other site answers from here."""
+        try:
+            await self.client.request(f"$JS.{self.other}.API.INFO", timeout=1)
+        except NatsError:
+            return False
+        return True
 
-    async def prepare(self) -> None:
+    async def declare(self) -> None:
+        await self.client.jsm().add_stream(name=self.stream, subjects=[f"{self.name}.>"], duplicate_window=1)
+
+    async def follow(self) -> None:
+        """Keep a copy of the other's stream."""
         manager = self.client.jsm()
-        await manager.add_stream(name=self.stream, subjects=[f"{self.name}.>"], duplicate_window=1)
         origin = StreamSource(name=self.other.upper(), external=ExternalStream(api=f"$JS.{self.other}.API"))
         await manager.add_stream(StreamConfig(name=self.mirror, mirror=origin))
 
@@ -179,5 +187,8 @@ async def sites(servers: tuple[NatsServer, NatsServer, int, int], urls: tuple[st
             line,
         )  # fmt: skip
         for site in (made.berlin, made.paris):
-            await site.prepare()
+            await until(site.is_joined, 30)
+            await site.declare()
+        for site in (made.berlin, made.paris):
+            await site.follow()
         yield made

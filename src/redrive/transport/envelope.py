@@ -69,7 +69,7 @@ class CloudEvent(NamedTuple):
 # --- sites ---
 
 
-def stamped(headers: Mapping[str, str] | None, site: str) -> Mapping[str, str] | None:
+def stamped(headers: Any, site: str) -> Any:
     """Say where an event begins, unless it says so itself."""
     if headers is None:
         return {SITE_HEADER: site}
@@ -77,7 +77,7 @@ def stamped(headers: Mapping[str, str] | None, site: str) -> Mapping[str, str] |
     return {SITE_HEADER: site, **headers} if isinstance(headers, Mapping) else headers
 
 
-def is_foreign(headers: Mapping[str, str] | None, site: str) -> bool:
+def is_foreign(headers: Any, site: str) -> bool:
     """Tell whether an event began at another site than this."""
     return isinstance(headers, Mapping) and headers.get(SITE_HEADER, site) != site
 

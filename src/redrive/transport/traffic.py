@@ -109,7 +109,8 @@ class Traffic:
             raise ConfigurationError(f"max_backlog must be at least 1, not {max_backlog}; leave it out for no limit")
         inlet.broker.use(self._clock)
         intake = Intake(
-            inlet, self._ready, self._new_events, self._clock, dict(types or {}), parse, batch, max_backlog
+            inlet, self._ready, self._new_events, self._clock, dict(types or {}), parse, batch, max_backlog,
+            site=self._site,
         )  # fmt: skip
         if intake.target in self.intakes:
             raise ConfigurationError(f"an intake named {inlet.name!r} is there: give this one name='…'")
