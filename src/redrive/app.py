@@ -51,6 +51,7 @@ from redrive.store.rows import first_of_each_key, postgres_values, published_fro
 from redrive.store.sql import Statement, load
 from redrive.trail import Verdict, verify
 from redrive.transport.base import Destination, Inlet
+from redrive.transport.envelope import is_foreign, stamped
 from redrive.transport.intake import RAW, Parse
 from redrive.transport.relay import QUEUE, Verbatim
 from redrive.transport.traffic import Traffic
@@ -71,6 +72,7 @@ class Redrive:
         url: str = "sqlite:///redrive.db",
         *,
         source: str = "",
+        site: str = "",
         retry: RetryPolicy | None = None,
         rules: Sequence[Rule] = DEFAULT_RULES,
         limits: Limits | None = None,
@@ -87,7 +89,8 @@ class Redrive:
         ``migrate``: create missing tables when opening. On by default for SQLite, off for PostgreSQL, where
         `redrive migrate` is a step of your deployment. ``approval_above``: a redrive of more events than this needs
         the approval of a second person; where the database says a smaller number for everybody, that one holds.
-        ``mask``: fields with these names are hidden from operators, in payloads, headers and errors.
+        ``mask``: fields with these names are hidden from operators, in payloads, headers and errors. ``site``: where
+        this is; events that are published here bear its name wherever they go, and routes carry no others.
         """
         self.url = url
         self.clock: Clock = clock or SystemClock()
@@ -96,6 +99,7 @@ class Redrive:
         self.retention = retention or Retention()
         self.retention.check()
         self._source = check_text(source, "source", NAME_LIMIT)
+        self.site = check_text(site, "site", NAME_LIMIT)
         self._generation = check_whole(generation, "generation")
         self.limits = limits or Limits()
         self.counts = Counts()
@@ -124,7 +128,7 @@ class Redrive:
         )  # fmt: skip
         """Events that belong together: open, find and close batches."""
         self._notices = Notices(self._ready, self.clock, self.new_events)
-        self.traffic = Traffic(self._ready, self.new_events, self.clock)
+        self.traffic = Traffic(self._ready, self.new_events, self.clock, self.site)
 
     # Handlers
 
@@ -311,6 +315,7 @@ class Redrive:
         concurrency: int | None = None,
         rate: str | None = None,
         dead_letters: bool = False,
+        foreign: bool = False,
     ) -> None:
         """Send events of these types to a broker, as CloudEvents; one is delivered when the broker has acknowledged it.
 
@@ -320,13 +325,16 @@ class Redrive:
         reach the broker; it may have this line, or ``app.route(type, target, queue=…)`` in its place.
         ``dead_letters``: no types, but every event that becomes a dead letter, with headers that say where it came from
         and why it failed, in the words of Kafka Connect; a message that could not be read goes as it came.
+        ``foreign``: in an app with a ``site``, send what came from other sites, too. Only to where nothing comes back
+        from: they would have it twice.
         """
         if dead_letters and types:
             raise ConfigurationError("dead_letters=True sends the dead letters of all types: leave the types out")
         types = (FAILED_TYPE,) if dead_letters else types
         route = self.traffic.relay(
-            types, to, mode=mode, queue=check_text(queue, "queue", NAME_LIMIT), name=name, of_dead_letters=dead_letters
-        )
+            types, to, mode=mode, queue=check_text(queue, "queue", NAME_LIMIT), name=name, of_dead_letters=dead_letters,
+            foreign=foreign,
+        )  # fmt: skip
         self._handlers[check_text(route.target, "name", NAME_LIMIT)] = Handler(
             type=types[0],
             target=route.target,
@@ -505,6 +513,8 @@ class Redrive:
         """Make the rows of one publish without storing them."""
         options.setdefault("source", self._source)
         options.setdefault("generation", self._generation)
+        if self.site:
+            options["headers"] = stamped(options.get("headers"), self.site)
         rows = self._rows(type_, payload, options)
         if self._queues:
             for row in rows:
@@ -513,6 +523,8 @@ class Redrive:
 
     def _rows(self, type_: str, payload: Any, options: Options) -> list[NewEvent]:
         targets = self._targets.get(type_) or (type_,)
+        if self.site and is_foreign(options.get("headers"), self.site):
+            targets = self.traffic.open_to_foreign(targets) or (type_,)
         if not tracing.is_on():
             return new_events(self.clock, self.limits, targets, type_, payload, options)
         with tracing.publishing(type_, options) as noted:

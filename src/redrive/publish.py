@@ -34,8 +34,10 @@ def new_events(
     _name(type_, "type")
     text = encode(payload, limits)
     ids = [clock.new_id() for _ in targets]
-    common = _common(options, clock) if len(options) > PLAIN_OPTIONS else {}
+    common = _common(options, clock) if len(options) > PLAIN_OPTIONS or len(ids) > 1 else {}
     key = common.pop("idempotency_key", None) or str(ids[0])
+    if len(ids) > 1:  # else each row would begin a conversation of its own
+        common["correlation_id"] = common["correlation_id"] or str(ids[0])
     source = _name(options.get("source", ""), "source")
     generation = check_whole(options.get("generation", 0), "generation")
     return [

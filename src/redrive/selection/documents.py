@@ -3,9 +3,9 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from redrive.event import Event
 from redrive.selection.kinds import Kind
@@ -22,6 +22,8 @@ from redrive.selection.spelling import (
 )
 from redrive.selection.sql import Binder, PostgresPlace, SqlitePlace
 from redrive.selection.terms import COMPARE, ORDERED, JsonLiteral, Path, Pattern, Term, is_comparable, is_json_literal
+
+_SITE: Final = ("redrive.site",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ class Header(Document):
     operators = (":",)
     bare = BARE_HEADER
 
-    def read_path(self, head: Piece, at: int) -> Path:
+    def read_path(self, head: Piece, at: int) -> Path | None:
         if not head.source.startswith(".", at, head.end):
             raise head.error("say which header: header.tenant:acme")
         return (read_name(head.source, at + 1, head.end),)
@@ -97,6 +99,27 @@ class Header(Document):
 
     def place(self, path: Path) -> str:
         return f"header {path[0]}"
+
+
+class Site(Header):
+    """The site at which an event began: a header with a name of its own."""
+
+    __slots__ = ()
+
+    def read_path(self, head: Piece, at: int) -> Path | None:
+        return Kind.read_path(self, head, at)
+
+    def write_path(self, _: Path) -> str:
+        return ""
+
+    def holds(self, term: Term, event: Event) -> bool:
+        return super().holds(replace(term, path=_SITE), event)
+
+    def condition(self, term: Term, bind: Binder) -> str:
+        return super().condition(replace(term, path=_SITE), bind)
+
+    def said(self, term: Term, _: datetime) -> str:
+        return f"of site {listed(map(self.shown, term.values))}"
 
 
 def _fits(held: Any, op: str, value: Pattern | JsonLiteral) -> bool:

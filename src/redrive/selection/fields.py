@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from redrive.event import ErrorClass, Priority, Status
-from redrive.selection.documents import Document, Header
+from redrive.selection.documents import Document, Header, Site
 from redrive.selection.kinds import Flag, Id, Kind, Number, Presence, Standing, Word
 from redrive.selection.phrases import AGE, AGO, AHEAD, AMOUNT, ORDINAL, RANK
 from redrive.selection.texts import Correlation, ErrorText, ErrorType, Group, Text
@@ -33,6 +33,7 @@ FIELDS: Final[Mapping[str, Kind]] = {
     "batch-group": Text("batch_group", "in batch group {}", noun="batch group"),
     "payload": Document("payload"),
     "header": Header("headers"),
+    "site": Site("headers"),
     "age": Span("created_at", forms=AGE),
     "created": Instant("created_at", "created {}"),
     "failed": Span("ended_at", status=Status.FAILED, forms=AGO),

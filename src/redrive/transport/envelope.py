@@ -66,6 +66,22 @@ class CloudEvent(NamedTuple):
     """The event's own, beside the attributes."""
 
 
+# --- sites ---
+
+
+def stamped(headers: Any, site: str) -> Any:
+    """Say where an event begins, unless it says so itself."""
+    if headers is None:
+        return {SITE_HEADER: site}
+    # What is no mapping is refused where headers are checked.
+    return {SITE_HEADER: site, **headers} if isinstance(headers, Mapping) else headers
+
+
+def is_foreign(headers: Any, site: str) -> bool:
+    """Tell whether an event began at another site than this."""
+    return isinstance(headers, Mapping) and headers.get(SITE_HEADER, site) != site
+
+
 # --- out ---
 
 

@@ -11,6 +11,7 @@ reads it again. It fails for good and stands in quarantine, until it is replayed
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -40,6 +41,7 @@ from redrive.transport.envelope import (
     CORRELATION,
     IDEMPOTENCY_KEY,
     PARTITION_KEY,
+    SITE_HEADER,
     STRUCTURED,
     CloudEvent,
     read,
@@ -58,6 +60,7 @@ Draft = tuple[str, Any] | tuple[str, Any, Options]
 Parse = Callable[[Message], Draft]
 """Makes a type, a payload and options of a message; raises ``Unparsable`` when it cannot."""
 
+_UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _LINGER: Final = 1.0
 _LEASE_SECONDS: Final = 15.0
 _LOOK_SECONDS: Final = 1.0
@@ -77,6 +80,8 @@ class _Taken:
     id: str
     rows: list[NewEvent]
     received: Received
+    is_own: bool = False
+    """It says that it began at this site."""
 
 
 @dataclass(slots=True)
@@ -92,6 +97,7 @@ class Intake:
     batch: int = 500
     max_backlog: int | None = None
     queue: str = "default"
+    site: str = ""
     link: Link = field(default_factory=Link)
     duplicates: int = 0
     _holder: str = ""
@@ -229,9 +235,20 @@ class Intake:
         rows = await tx.run("intake_take", rows=json.dumps(asked))
         new = {(row["source"], row["message_id"]) for row in rows}
         self.duplicates += len(taken) - len(new)
-        events = [row for key, each in first.items() if key in new for row in each.rows]
+        echoes = await self._echoes(tx, [each for key, each in first.items() if key in new and each.is_own])
+        events = [row for key, each in first.items() if key in new - echoes for row in each.rows]
         if events:
             await tx.publish(events)
+
+    async def _echoes(self, tx: Transaction, own: Sequence[_Taken]) -> set[tuple[str, str]]:
+        """Find what this database sent itself: a stream of all sites brings it back, and it would go round for ever.
+
+        Another service of the site is no echo, hence the look at the ids.
+        """
+        ids = [each.id for each in own if _UUID.fullmatch(each.id)]
+        rows = await tx.run("events_known", ids=json.dumps(ids)) if ids else []
+        known = {str(row["id"]) for row in rows}
+        return {(each.source, each.id) for each in own if each.id in known}
 
     # Reading
 
@@ -252,7 +269,8 @@ class Intake:
                 event, data = found
                 message_id = check_text(event.id, "id", KEY_LIMIT)
                 rows = self._events(self.types.get(event.type, event.type), data, _options(event, received))
-                return _Taken(event.source, message_id, rows, received)
+                is_own = bool(self.site) and event.headers.get(SITE_HEADER) == self.site
+                return _Taken(event.source, message_id, rows, received, is_own)
             if (type_ := self.types.get(message.topic)) is not None:
                 options = Options(source=received.source, headers=_where(received, _id(received)))
                 rows = self._events(type_, read_json(message.body), options)

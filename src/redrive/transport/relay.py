@@ -40,6 +40,7 @@ from redrive.transport.envelope import (
     CORRELATION,
     IDEMPOTENCY_KEY,
     PARTITION_KEY,
+    SITE,
     CloudEvent,
     write,
 )
@@ -75,11 +76,14 @@ class Relay:
         self.name = name or to.name
         self.target = RELAY + self.name
         self.link = Link()
+        self.site = ""
+        self.carries_foreign = False
         self._clock: Clock | None = None
 
-    def use(self, clock: Clock) -> None:
-        """Take the app's clock."""
+    def use(self, clock: Clock, site: str = "") -> None:
+        """Take the app's clock, and the name of its site."""
         self._clock = clock
+        self.site = site
         self.to.broker.use(clock)
 
     async def send(self, data: str, ctx: Context) -> None:
@@ -115,6 +119,7 @@ class Relay:
                 CAUSATION: row[CAUSATION_ID],
                 PARTITION_KEY: row[ORDERING_KEY],
                 IDEMPOTENCY_KEY: row[KEY],
+                SITE: self.site,  # for rows that were written past us; a header has precedence
             },
             headers=headers,
         )

@@ -55,13 +55,15 @@ class Traffic:
     """What goes out to brokers and comes in from them."""
 
     def __init__(
-        self, ready: Callable[[], Awaitable[Store]], new_events: Callable[..., list[NewEvent]], clock: Clock
-    ) -> None:
+        self, ready: Callable[[], Awaitable[Store]], new_events: Callable[..., list[NewEvent]], clock: Clock,
+        site: str = "",
+    ) -> None:  # fmt: skip
         self.relays: dict[str, Relay] = {}
         self.intakes: dict[str, Intake] = {}
         self._ready = ready
         self._new_events = new_events
         self._clock = clock
+        self._site = site
         self._remember = 0.0
         self._users = 0
         self._written: dict[str, tuple[float, tuple[Any, ...]]] = {}
@@ -72,7 +74,7 @@ class Traffic:
 
     def relay(
         self, types: tuple[str, ...], to: Destination, *, mode: str = Mode.STRUCTURED, queue: str = QUEUE,
-        name: str | None = None, of_dead_letters: bool = False,
+        name: str | None = None, of_dead_letters: bool = False, foreign: bool = False,
     ) -> Relay:  # fmt: skip
         """Add a route."""
         if not types:
@@ -90,7 +92,8 @@ class Traffic:
             raise ConfigurationError(
                 f"a route to {relay.name!r} is there: name all its types in one app.relay(…), or give this one name='…'"
             )
-        relay.use(self._clock)
+        relay.use(self._clock, self._site)
+        relay.carries_foreign = foreign
         self.relays[relay.target] = relay
         return relay
 
@@ -106,7 +109,8 @@ class Traffic:
             raise ConfigurationError(f"max_backlog must be at least 1, not {max_backlog}; leave it out for no limit")
         inlet.broker.use(self._clock)
         intake = Intake(
-            inlet, self._ready, self._new_events, self._clock, dict(types or {}), parse, batch, max_backlog
+            inlet, self._ready, self._new_events, self._clock, dict(types or {}), parse, batch, max_backlog,
+            site=self._site,
         )  # fmt: skip
         if intake.target in self.intakes:
             raise ConfigurationError(f"an intake named {inlet.name!r} is there: give this one name='…'")
@@ -125,6 +129,13 @@ class Traffic:
         found = [relay.to.broker for relay in self.relays.values()]
         found += [intake.inlet.broker for intake in self.intakes.values()]
         return list({id(each): each for each in found}.values())
+
+    def open_to_foreign(self, targets: tuple[str, ...]) -> tuple[str, ...]:
+        """Leave out the routes that carry only what began at this site: nothing goes back to where it came from."""
+        return tuple(each for each in targets if not each.startswith(RELAY) or self._carries_foreign(each))
+
+    def _carries_foreign(self, target: str) -> bool:
+        return target in self.relays and self.relays[target].carries_foreign
 
     @property
     def queues(self) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from redrive.operate.cli import (
     schedules,
     serve,
     setup,
+    task,
     tokens,
     top,
     transports,
@@ -92,6 +93,7 @@ app.command("resume", rich_help_panel=_RUN)(deps.resume)
 app.command("attention", rich_help_panel=_LOOK)(attention.attention)
 app.command("top", rich_help_panel=_LOOK)(top.top)
 app.add_typer(events.app, name="events", rich_help_panel=_LOOK)
+app.command("task", rich_help_panel=_LOOK)(task.task)
 app.add_typer(batches.app, name="batches", rich_help_panel=_LOOK)
 app.add_typer(deps.app, name="deps", rich_help_panel=_LOOK)
 app.add_typer(schedules.app, name="schedules", rich_help_panel=_LOOK)

@@ -1,2 +1,2 @@
--- Known: which of these ids are here already.
-select id from redrive.outbox where id = any(:ids::uuid[])
+-- Find which of these ids are events here.
+select id from redrive.outbox where id = any (array(select given::uuid from json_array_elements_text(:ids::json) as given))
