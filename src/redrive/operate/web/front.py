@@ -1,14 +1,13 @@
-"""The front: signing in and out, a first page, and whether we live."""
+"""The front: signing in and out, and whether we live."""
 
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from redrive.operate import views
-from redrive.operate.auth import SIGN_IN_SECONDS, NotSignedIn, Permission
+from redrive.operate.auth import SIGN_IN_SECONDS, NotSignedIn
 from redrive.operate.web import pages
-from redrive.operate.web.guard import COOKIE, AppOf, CallerOf, Guarded, GuardOf, needs, public
+from redrive.operate.web.guard import COOKIE, AppOf, Guarded, GuardOf, public
 
 router = APIRouter(route_class=Guarded, include_in_schema=False)
 
@@ -27,13 +26,6 @@ async def readyz(app: AppOf) -> dict[str, Any]:
     await app.open()
     await app.store.check_schema()
     return {"ready": True}
-
-
-@router.get("/")
-@needs(Permission.LOOK)
-async def home(request: Request, app: AppOf, caller: CallerOf) -> Response:
-    """Draw the first page."""
-    return pages.render(request, "home.html", caller=caller, overview=await views.overview(app))
 
 
 @router.get("/login")
