@@ -93,7 +93,7 @@ def _cycles(shown: Mapping[str, Any]) -> list[dict[str, Any]]:
     now = {
         name: shown[name] for name in ("cycle", "attempts", "last_error", "error_class", "error_type", "generation")
     }
-    found = [now] if shown["last_error"] else []
+    found = [{**now, "replayed_by": None, "reason": None}] if shown["last_error"] else []
     return found + [each for each in reversed(shown["failure_history"]) if each["last_error"]]
 
 

@@ -1,5 +1,6 @@
 """Words: how the console says numbers, times and states. Whatever is printed is escaped, and shows control characters."""
 
+import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -159,6 +160,11 @@ def plural(number: int, noun: str) -> str:
     return f"{text.number(number)} {noun if number == 1 else many}"
 
 
+def written(value: Any) -> str:
+    """Write a value as JSON."""
+    return json.dumps(value, ensure_ascii=False)
+
+
 def printed(value: Any) -> Any:
     """Show control characters of whatever is printed, and nothing where there is nothing."""
     if value is None:
@@ -169,5 +175,5 @@ def printed(value: Any) -> Any:
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "ago": ago, "moment": moment, "count": count, "exact": exact, "brief": brief, "span": span, "short": short,
     "line": line, "tone": tone, "status": status, "badge": badge, "meaning": meaning, "percent": percent,
-    "waits_for": waits_for, "plural": plural,
+    "waits_for": waits_for, "plural": plural, "json": written,
 }  # fmt: skip

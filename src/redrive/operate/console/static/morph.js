@@ -1,0 +1,88 @@
+// Morph: make one tree like another by changing as little as possible. What somebody is using is left alone:
+// forms (data-keep), open details, ticked boxes, the chosen row. Returns how many rows had to wait.
+export const morph = (now, next, options) => {
+  const state = { still: options.still, waiting: 0 };
+  children(now, next, state);
+  return state.waiting;
+};
+
+const OURS = new Set(["aria-selected", "open"]);
+const name = (node) => node.nodeType === 1 ? node.dataset?.key || node.id || "" : "";
+const alike = (one, two) => one.nodeType === two.nodeType && one.nodeName === two.nodeName && name(one) === name(two);
+
+const element = (now, next, state) => {
+  if (now.hasAttribute("data-keep") && next.hasAttribute("data-keep")) {
+    // A form in use stays; one that nobody touches may be drawn anew.
+    if (now.contains(document.activeElement) || now.querySelector("details[open]") || dirty(now)) return;
+  }
+  for (const { name: key } of [...now.attributes]) if (!next.hasAttribute(key) && !OURS.has(key)) now.removeAttribute(key);
+  for (const { name: key, value } of next.attributes) if (!OURS.has(key) && now.getAttribute(key) !== value) now.setAttribute(key, value);
+  if (now.localName === "input" || now.localName === "textarea") return;
+  children(now, next, state);
+};
+
+const dirty = (part) => [...part.querySelectorAll("input, textarea")].some((field) =>
+  field.type === "checkbox" || field.type === "radio" ? field.checked !== field.defaultChecked : field.value !== field.defaultValue);
+
+const children = (now, next, state) => {
+  if (now.hasAttribute?.("data-rows")) return rows(now, next, state);
+  const pool = new Map();
+  for (const each of now.childNodes) if (name(each)) pool.set(name(each), each);
+  let at = now.firstChild;
+  for (const wanted of [...next.childNodes]) {
+    const known = name(wanted) ? pool.get(name(wanted)) : null;
+    if (known && alike(known, wanted)) {
+      if (known === at) at = at.nextSibling;
+      else now.insertBefore(known, at);
+      element(known, wanted, state);
+    } else if (at && !name(at) && alike(at, wanted)) {
+      const same = at;
+      at = at.nextSibling;
+      if (same.nodeType === 1) element(same, wanted, state);
+      else if (same.nodeValue !== wanted.nodeValue) same.nodeValue = wanted.nodeValue;
+    } else {
+      now.insertBefore(document.importNode(wanted, true), at);
+    }
+  }
+  while (at) {
+    const gone = at;
+    at = at.nextSibling;
+    gone.remove();
+  }
+};
+
+// Rows are known by their keys. While they must keep still, those that are here are brought up to date where they stand;
+// new ones wait, and those that left stay, dimmed.
+const rows = (now, next, state) => {
+  const known = new Map([...now.children].map((row) => [row.dataset.key, row]));
+  const wanted = [...next.children];
+  if (state.still) {
+    for (const row of wanted) {
+      const mine = known.get(row.dataset.key);
+      if (mine) element(mine, row, state);
+      else state.waiting += 1;
+      known.delete(row.dataset.key);
+    }
+    for (const row of known.values()) {
+      row.classList.add("gone");
+      state.waiting += 1;
+    }
+    return;
+  }
+  let at = now.firstElementChild;
+  for (const row of wanted) {
+    const mine = known.get(row.dataset.key);
+    if (mine) {
+      if (mine === at) at = at.nextElementSibling;
+      else now.insertBefore(mine, at);
+      element(mine, row, state);
+      known.delete(row.dataset.key);
+    } else {
+      const made = document.importNode(row, true);
+      made.classList.add("fresh");
+      now.insertBefore(made, at);
+      setTimeout(() => made.classList.remove("fresh"), 1500);
+    }
+  }
+  for (const row of known.values()) row.remove();
+};
