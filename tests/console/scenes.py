@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from redrive import Context, PrerequisiteMissing, Redrive, Rejected, RetryPolicy
@@ -14,6 +15,13 @@ from redrive.store.base import Session
 
 CITIES = ["Lisbon", "Kyoto", "Oslo", "Lima", "Turin", "Ghent", "Quito", "Porto"]
 RATES = {"EUR": 1.0, "USD": 1.08, "GBP": 0.85}
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def of_the_shop(function: F) -> F:
+    """Have tracebacks name a file of the shop: pictures shall not depend on where they were drawn."""
+    function.__code__ = function.__code__.replace(co_filename="shop/handlers.py")
+    return function
 
 
 class World:
@@ -21,7 +29,7 @@ class World:
 
     def __init__(self) -> None:
         self.carrier_is_down = False
-        self.knows_yen = False
+        self.knows_yen = False  # all of it; half of the fix leaves some customers out
         self.ledger_is_behind = False
 
 
@@ -31,6 +39,7 @@ def shop(url: str, world: World, clock: VirtualClock | None = None) -> Redrive:
     app.dependency("carrier-api", threshold=3, probe_after="5m", probe_cap="15m")
 
     @app.handler("order.paid", needs=["carrier-api"], timeout="30s")
+    @of_the_shop
     async def ship(order: dict[str, Any], ctx: Context) -> None:
         if order["city"] == "Atlantis":
             raise Rejected(f"the carrier does not deliver to {order['city']}")
@@ -39,34 +48,40 @@ def shop(url: str, world: World, clock: VirtualClock | None = None) -> Redrive:
         await ctx.publish("mail.requested", {"to": order["customer"], "about": f"order {order['order']}"})
 
     @app.handler("payment.captured", retry=RetryPolicy(max_attempts=1))
+    @of_the_shop
     async def book(payment: dict[str, Any]) -> None:
-        _converted(payment["amount"], payment["currency"], knows_yen=world.knows_yen)
+        _converted(payment, knows_yen=world.knows_yen)
 
     @app.handler("invoice.requested", retry=RetryPolicy(max_attempts=2, base_delay="30s"))
+    @of_the_shop
     async def invoice(wanted: dict[str, Any]) -> None:
         if wanted["amount"].count(",") > 0:
             raise ValueError(f"{wanted['amount']} is not an amount")
 
     @app.handler("ledger.entry", retry=RetryPolicy(max_attempts=2, base_delay="1m"))
+    @of_the_shop
     async def enter(entry: dict[str, Any]) -> None:
         if world.ledger_is_behind:
             raise PrerequisiteMissing(f"account {entry['account']} has not been opened yet")
 
     @app.handler("mail.requested", concurrency=8, rate="200/s")
+    @of_the_shop
     async def mail(wanted: dict[str, Any]) -> None: ...
 
     return app
 
 
-def _converted(amount: float, currency: str, *, knows_yen: bool) -> float:
-    if currency == "JPY" and knows_yen:
+@of_the_shop
+def _converted(payment: dict[str, Any], *, knows_yen: bool) -> float:
+    amount: float = payment["amount"]
+    if payment["currency"] == "JPY" and knows_yen and payment["customer"]["id"] % 13:
         return amount / 160
-    return amount / RATES[currency]
+    return amount / RATES[payment["currency"]]
 
 
 async def fill(url: str, scene: str) -> None:
     """Fill an empty database with a day of the shop."""
-    clock = VirtualClock(start=datetime.now(UTC) - timedelta(hours=26))
+    clock = VirtualClock(start=datetime.now(UTC) - timedelta(hours=25))
     world, dice = World(), random.Random(7)
     async with shop(url, world, clock) as app:
         if scene == "empty":
@@ -82,8 +97,8 @@ async def fill(url: str, scene: str) -> None:
 
 async def _day(app: Redrive, clock: VirtualClock, world: World, dice: random.Random, *, is_outage: bool) -> None:
     number = 1_000
-    for step in range(26 * 6):
-        hours_left = (26 * 6 - step) / 6
+    for step in range(24 * 6):
+        hours_left = (24 * 6 - step) / 6
         world.ledger_is_behind = 9 < hours_left < 10
         for _ in range(_pace(step, dice)):
             number += 1
@@ -135,14 +150,16 @@ async def _redrive_ledger(app: Redrive) -> None:
 
 async def _evening(app: Redrive, clock: VirtualClock, world: World, dice: random.Random, number: int) -> None:
     """Half a fix halts on its ramp; the last half hour is lively, and some wait for their next try."""
-    clock.advance("90m")
+    clock.set(datetime.now(UTC) - timedelta(minutes=50))
+    world.knows_yen = True
     plan = await app.plan("type:payment.captured class:broken", by="ada")
     await app.start(plan.redrive.token, by="ada", reason="knows yen now (we hope)", release=Release(ramp=(1, 5, 25, 100)))
     await app.worker().drain()
+    world.knows_yen = False
     for each in await app.groups():
         if each.error_class == "rejected":
             await _describe(app, each.fingerprint)
-    await _lively(app, clock, world, dice, number, fails=0.06)
+    await _lively(app, clock, dice, number, fails=0.06)
     await app.set_policy("payment.*", by="grace", reason="the bank asked for less", rate="50/s", max_attempts=3)
 
 
@@ -154,26 +171,24 @@ async def _describe(app: Redrive, fingerprint: str) -> None:
 
 
 async def _outage(app: Redrive, clock: VirtualClock, world: World, dice: random.Random, number: int) -> None:
-    clock.advance("90m")
-    await _lively(app, clock, world, dice, number, fails=0.03, minutes=14)
+    await _lively(app, clock, dice, number, fails=0.03, since=30, until=14)
     world.carrier_is_down = True
-    await _lively(app, clock, world, dice, number + 2_000, fails=0.03, minutes=16)
+    await _lively(app, clock, dice, number + 2_000, fails=0.03, since=14)
     await app.hold("invoice.requested", by="grace", reason="the tax office changes its form tonight")
 
 
 async def _lively(
-    app: Redrive, clock: VirtualClock, world: World, dice: random.Random, number: int, *, fails: float, minutes: int = 30
+    app: Redrive, clock: VirtualClock, dice: random.Random, number: int, *, fails: float, since: int = 30, until: int = 0
 ) -> None:
-    clock.set(datetime.now(UTC) - timedelta(minutes=minutes if minutes != 14 else 30))
-    for minute in range(minutes):
-        for _ in range(6 + dice.randrange(7) + minute // 4):
+    for minute in range(since, until, -1):
+        clock.set(datetime.now(UTC) - timedelta(minutes=minute))
+        for _ in range(6 + dice.randrange(7) + (30 - minute) // 4):
             number += 1
             await _order(app, number, dice, has_yen=dice.random() < fails * 4)
-        for later in ("40s", "4m", "12m", "25m", "50m", "2h", "8h"):
-            if dice.random() < 0.2:
+        for later in ("40m", "70m", "2h", "5h", "9h"):
+            if dice.random() < 0.3:
                 await app.publish("mail.requested", {"to": "late@example.org", "about": "a reminder"}, delay=later)
         await app.worker().drain()
-        clock.advance("1m")
 
 
 async def newest(app: Redrive, selection: str) -> UUID:

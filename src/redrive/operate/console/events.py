@@ -81,7 +81,7 @@ async def _event_page(
     steps = [each.to_json() for each in story.steps] if told else masked.timeline(app, found, story.steps)
     return page(
         request, "event.html", caller, here="/events", topics=() if told else ("outbox", "trail"), event=shown,
-        timeline=steps, payload=lines(shown["payload"]), headers=lines(shown["headers"]),
+        timeline=steps, payload=lines(shown["payload"]), header_lines=lines(shown["headers"]),
         steps=masked.steps(app, found, await app.steps(found.id)), family=await _family(app, found),
         handler=app.handlers.get(found.target), revealed=told is not None, cycles=_cycles(shown),
         **{"tried": None, **more},

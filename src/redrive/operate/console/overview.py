@@ -1,6 +1,6 @@
 """Overview: is all well, and if not, where to look."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from redrive.operate.console import pace
 from redrive.operate.console.shell import new_router, page
 from redrive.operate.console.words import plural, span
 from redrive.operate.web.guard import AppOf, CallerOf, needs
+from redrive.redrive import Redriving
 
 router = new_router()
 
@@ -44,7 +45,7 @@ async def overview(request: Request, app: AppOf, caller: CallerOf) -> Response:
     redrives = [each for each in await app.redrivings(limit=20) if each.state in _RUNNING]
     return page(
         request, "overview.html", caller, here="/", topics=("outbox", "failure_group", "redrive", "dependency", "session"),
-        counts=counts, health=health(counts, shut, len(redrives)), shut=shut, redrives=redrives,
+        counts=counts, health=health(counts, shut, redrives), shut=shut, redrives=redrives,
         groups=[await masked.group(app, each) for each in groups],
         lines=await pace.of_groups(app, [each.fingerprint for each in groups]),
         ended=await pace.ended(app), failed=await pace.failed(app), due=await pace.due(app),
@@ -56,7 +57,7 @@ async def _is_new(app: Redrive, counts: Mapping[str, Any]) -> bool:
     return not any(counts[name] for name in ("pending", "in_flight", "blocked", "failed", "delivered", "workers"))
 
 
-def health(counts: Mapping[str, Any], shut: list[dict[str, Any]], redrives: int) -> Health:
+def health(counts: Mapping[str, Any], shut: list[dict[str, Any]], redrives: Sequence[Redriving]) -> Health:
     """Say the most pressing thing first."""
     waiting, workers, failed = counts["pending"], counts["workers"], counts["failed"]
     old = counts["oldest_due_seconds"] or 0.0
@@ -80,10 +81,13 @@ def health(counts: Mapping[str, Any], shut: list[dict[str, Any]], redrives: int)
         return Health(
             "wait", "Behind", f"The workers are behind: the oldest due event has waited for {span(old)}.", quarantine
         )
+    if any(each.state == "halted" for each in redrives):
+        return Health("bad", "Halted", "A redrive has halted itself, and waits for a person.", quarantine)
     if failed:
+        running = f"{plural(len(redrives), 'redrive')} under way." if redrives else ""
         return Health(
-            "wait", "Look", f"{plural(failed, 'dead letter')} {_wait(failed)} for a person.",
-            "Nothing leaves the quarantine by itself." if not redrives else f"{plural(redrives, 'redrive')} under way.",
+            "wait", "Attention", f"{plural(failed, 'dead letter')} {_wait(failed)} for a person.",
+            running or "Nothing leaves the quarantine by itself.",
         )  # fmt: skip
     if not workers:
         return Health("quiet", "Idle", "Nothing waits, and nobody is at work.", "")

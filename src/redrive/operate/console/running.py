@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from redrive import override
 from redrive.app import Redrive
+from redrive.duration import format_duration
 from redrive.errors import ConfigurationError
 from redrive.operate import tuning, views
 from redrive.operate.auth import Permission
@@ -22,6 +23,7 @@ router = new_router()
 _MOST_WAITS: Final = 14
 _WHOLE: Final = ("max_attempts", "concurrency")
 _NUMBERS: Final = ("multiplier",)
+_SPANS: Final = ("base_delay", "max_delay", "timeout")
 NameQuery = Annotated[str, Query(max_length=255)]
 
 
@@ -60,10 +62,23 @@ async def policies(request: Request, app: AppOf, caller: CallerOf, name: NameQue
     return page(
         request, "policies.html", caller, here="/policies", topics=("policy_override",), name=name, wrong=wrong,
         names=["*", *sorted(app.handlers)], overrides=overrides, standing=standing, tried=values,
-        said={each: said[each] for each in override.FIELDS}, waits=[] if standing is None else _drawn(standing),
+        said={each: said[each] for each in override.FIELDS}, shown={} if standing is None else _shown(standing), waits=[] if standing is None else _drawn(standing),
         more=0 if standing is None else max(0, standing.terms.retry.max_attempts - 1 - _MOST_WAITS),
         total=None if standing is None else _total(standing), status=422 if wrong else 200,
     )  # fmt: skip
+
+
+def _shown(standing: tuning.Standing) -> dict[str, str]:
+    """Write what holds the way it would be typed."""
+    return {name: _typed(name, value) for name, value in standing.values.items()}
+
+
+def _typed(name: str, value: Any) -> str:
+    if value is None:
+        return "no limit"
+    if name in _SPANS:
+        return format_duration(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _drawn(standing: tuning.Standing) -> Any:
