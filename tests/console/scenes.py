@@ -112,6 +112,7 @@ async def _day(app: Redrive, clock: VirtualClock, world: World, dice: random.Ran
     else:
         await _evening(app, clock, world, dice, number)
     clock.set(datetime.now(UTC))
+    await app.worker().drain()
 
 
 def _pace(step: int, dice: random.Random) -> int:

@@ -32,6 +32,25 @@ class Served:
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(60)
 
+    @contextmanager
+    def working(self, **options: Any) -> Iterator[None]:
+        """Have a worker at work on the loop of the server."""
+        box: dict[str, Any] = {}
+
+        async def begin() -> None:
+            box["worker"] = self.app.worker(**options)
+            box["task"] = asyncio.create_task(box["worker"].run())
+
+        async def end() -> None:
+            box["worker"].stop()
+            await box["task"]
+
+        self.call(begin)
+        try:
+            yield
+        finally:
+            self.call(end)
+
     def token(self, name: str = "ada", role: Role = Role.OPERATOR) -> str:
         """Make a token."""
         return self.call(Tokens(self.app).create, name, role, by="test")[1]

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from redrive.operate.console.words import brief
-
 HEIGHT: Final = 100.0
 _LEAST: Final = 3.0  # what is there at all can be seen
 _SLOT: Final = 10.0
@@ -30,8 +28,7 @@ class Bars:
 
     bars: Sequence[Bar]
     top: float
-    first: str = ""
-    last: str = ""
+    ticks: Sequence[str] = ()
 
     @property
     def width(self) -> float:
@@ -46,7 +43,7 @@ class Bars:
         return sum(bar.value for bar in self.bars)
 
 
-def bars(values: Sequence[float], labels: Sequence[str], *, first: str = "", last: str = "", root: bool = False) -> Bars:
+def bars(values: Sequence[float], labels: Sequence[str], ticks: Sequence[str] = (), *, root: bool = False) -> Bars:
     """Draw values as bars. ``root``: by their square roots, so that a small one is seen beside a large one."""
     top = nice(max(values, default=0.0))
     found = []
@@ -54,7 +51,7 @@ def bars(values: Sequence[float], labels: Sequence[str], *, first: str = "", las
         share = value / top if top else 0.0
         height = 0.0 if value <= 0 else max(_LEAST, HEIGHT * (math.sqrt(share) if root else share))
         found.append(Bar(number * _SLOT, HEIGHT - height, round(height, 2), value, label))
-    return Bars(found, top, first, last)
+    return Bars(found, top, ticks)
 
 
 def nice(value: float) -> float:
@@ -113,8 +110,3 @@ def schedule(waits: Sequence[tuple[int, float, float, float, float]]) -> list[Wa
         )
         for attempt, earliest, latest, mean, total in waits
     ]  # fmt: skip
-
-
-def figure(value: float) -> str:
-    """Write the figure of a bar."""
-    return brief(value)

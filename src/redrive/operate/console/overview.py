@@ -75,7 +75,7 @@ def health(counts: Mapping[str, Any], shut: list[dict[str, Any]], redrives: Sequ
         return Health(
             "wait", "Waiting",
             f"{first}{others} {verb} shut; {plural(held, 'event')} {_wait(held)} and spend{'s' if held == 1 else ''} no attempts.",
-            f"They come back by themselves when it is. {quarantine}",
+            f"Circuits close by themselves, holds are lifted by people. {quarantine}",
         )  # fmt: skip
     if old > _OLD_BACKLOG:
         return Health(

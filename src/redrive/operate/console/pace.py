@@ -29,7 +29,7 @@ async def ended(app: Redrive) -> Bars:
     rows = await app.store.ask("ended_by_time", since=since, seconds=_MINUTE, spans=MINUTES, cap=_MOST_ENDED)
     values = [_reckoned(row, since + timedelta(minutes=row["number"])) for row in rows]
     labels = [f"{_about(row)}{brief(value)} ended, {MINUTES - row['number']} min ago" for row, value in zip(rows, values, strict=True)]
-    return bars(values, labels, first=f"{MINUTES} min ago", last="now")
+    return bars(values, labels, (f"{MINUTES} min ago", "now"))
 
 
 def _reckoned(row: dict[str, Any], low: datetime) -> float:
@@ -49,7 +49,7 @@ async def failed(app: Redrive) -> Bars:
     rows = await app.store.ask("failed_by_time", fingerprints=[], bounds=_bounds(app), cap=_MOST_FAILED)
     values = [float(row["n"]) for row in sorted(rows, key=lambda row: int(row["number"]))]
     labels = [f"{_capped(value, _MOST_FAILED)} published {HOURS - hour} h ago" for hour, value in enumerate(values)]
-    return bars(values, labels, first=f"{HOURS} h ago", last="now")
+    return bars(values, labels, (f"{HOURS} h ago", "now"))
 
 
 async def of_groups(app: Redrive, fingerprints: Sequence[str]) -> dict[str, Bars]:
@@ -81,7 +81,7 @@ async def due(app: Redrive) -> Bars:
         f"{brief(value)}{'+' if value >= _MOST_DUE else ''} within {span(high)}" if high <= _DUE[-2] else f"{brief(value)} later"
         for value, high in zip(values, _DUE[1:], strict=True)
     ]
-    return bars(values, labels, first="now", last="later")
+    return bars(values, labels, ("now", "1m", "20m", "3h", "later"))
 
 
 def _bounds(app: Redrive) -> list[str]:
