@@ -201,10 +201,10 @@ def test_search_says_back_what_it_understood_or_points_at_the_mistake(desk: Desk
     page.keyboard.press("Enter")
     expect(page.locator("#list tbody tr")).to_have_count(3)
     expect(page.locator("#meaning")).to_contain_text("Dead letters")
-    page.get_by_label("Selection").fill("status:fine")
+    page.locator("main").get_by_label("Selection", exact=True).fill("status:fine")
     page.keyboard.press("Enter")
     expect(page.get_by_role("alert").locator("mark")).to_have_text("fine")
-    page.get_by_label("Selection").fill("type:nothing.*")
+    page.locator("main").get_by_label("Selection", exact=True).fill("type:nothing.*")
     page.keyboard.press("Enter")
 
     expect(page.locator("main")).to_contain_text("Nothing matches.")

@@ -9,7 +9,7 @@ export const acts = () => {
     const body = new URLSearchParams(new FormData(form, event.submitter));
     button.disabled = true;
     try {
-      const answer = await fetch(form.action, { method: "POST", body, headers: { Accept: "application/problem+json" } });
+      const answer = await fetch(form.getAttribute("action"), { method: "POST", body, headers: { Accept: "application/problem+json" } });
       if (answer.ok && answer.redirected) return location.assign(answer.url);
       if (answer.ok) return show(await answer.text());
       const said = await answer.json().catch(() => ({ detail: `The server answered ${answer.status}.` }));

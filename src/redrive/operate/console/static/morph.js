@@ -7,13 +7,14 @@ export const morph = (now, next, options) => {
 };
 
 const OURS = new Set(["aria-selected", "open"]);
-const name = (node) => node.nodeType === 1 ? node.dataset?.key || node.id || "" : "";
+// By its attributes: a field called "id" would stand in for the id of its form.
+const name = (node) => node.nodeType === 1 ? node.getAttribute("data-key") || node.getAttribute("id") || "" : "";
 const alike = (one, two) => one.nodeType === two.nodeType && one.nodeName === two.nodeName && name(one) === name(two);
 
 const element = (now, next, state) => {
   if (now.hasAttribute("data-keep") && next.hasAttribute("data-keep")) {
     // A form in use stays; one that nobody touches may be drawn anew.
-    if (now.contains(document.activeElement) || now.querySelector("details[open]") || dirty(now)) return;
+    if (now.dataset.keep === "always" || now.contains(document.activeElement) || now.querySelector("details[open]") || dirty(now)) return;
   }
   for (const { name: key } of [...now.attributes]) if (!next.hasAttribute(key) && !OURS.has(key)) now.removeAttribute(key);
   for (const { name: key, value } of next.attributes) if (!OURS.has(key) && now.getAttribute(key) !== value) now.setAttribute(key, value);
@@ -26,29 +27,35 @@ const dirty = (part) => [...part.querySelectorAll("input, textarea")].some((fiel
 
 const children = (now, next, state) => {
   if (now.hasAttribute?.("data-rows")) return rows(now, next, state);
+  const wanted = [...next.childNodes];
+  const names = new Set(wanted.map(name).filter(Boolean));
   const pool = new Map();
   for (const each of now.childNodes) if (name(each)) pool.set(name(each), each);
   let at = now.firstChild;
-  for (const wanted of [...next.childNodes]) {
-    const known = name(wanted) ? pool.get(name(wanted)) : null;
-    if (known && alike(known, wanted)) {
-      if (known === at) at = at.nextSibling;
-      else now.insertBefore(known, at);
-      element(known, wanted, state);
-    } else if (at && !name(at) && alike(at, wanted)) {
-      const same = at;
-      at = at.nextSibling;
-      if (same.nodeType === 1) element(same, wanted, state);
-      else if (same.nodeValue !== wanted.nodeValue) same.nodeValue = wanted.nodeValue;
-    } else {
-      now.insertBefore(document.importNode(wanted, true), at);
-    }
-  }
-  while (at) {
+  const drop = () => {
     const gone = at;
     at = at.nextSibling;
     gone.remove();
+  };
+  for (const each of wanted) {
+    const known = pool.get(name(each));
+    // What is not wanted any more goes first: to move what stays would take the focus from it.
+    while (at && name(at) && !names.has(name(at))) drop();
+    if (known && alike(known, each)) {
+      while (at && at !== known && !names.has(name(at))) drop();
+      if (known === at) at = at.nextSibling;
+      else now.insertBefore(known, at);
+      element(known, each, state);
+    } else if (at && !name(at) && alike(at, each)) {
+      const same = at;
+      at = at.nextSibling;
+      if (same.nodeType === 1) element(same, each, state);
+      else if (same.nodeValue !== each.nodeValue) same.nodeValue = each.nodeValue;
+    } else {
+      now.insertBefore(document.importNode(each, true), at);
+    }
   }
+  while (at) drop();
 };
 
 // Rows are known by their keys. While they must keep still, those that are here are brought up to date where they stand;
