@@ -97,7 +97,7 @@ def test_a_ramp_halts_before_the_eyes_of_the_operator_who_aborts_it(desk: Desk) 
 
 
 def test_a_running_redrive_is_paused_and_resumed(desk: Desk, mended: Mended) -> None:
-    orders(desk, 30)
+    orders(desk, 15)
     mended.orders = True
     page = desk.sit()
     page.goto(desk.site.url + "/redrives?q=type:order.paid")
@@ -106,7 +106,7 @@ def test_a_running_redrive_is_paused_and_resumed(desk: Desk, mended: Mended) -> 
     form.get_by_role("radio").nth(1).check()
     form.get_by_label("Rate", exact=True).fill("2")
     form.get_by_label("Reason").fill("slowly")
-    form.get_by_role("button", name="Start 30 events").click()
+    form.get_by_role("button", name="Start 15 events").click()
 
     with desk.working():
         expect(page.locator("#outcome")).to_contain_text(re.compile(r"[1-9][0-9]* delivered"))
