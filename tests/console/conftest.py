@@ -170,5 +170,3 @@ def orders(desk: Desk, number: int, currency: str = "JPY") -> list[str]:
     found: list[str] = desk.call(publish)
     desk.drain()
     return found
-
-

@@ -123,21 +123,22 @@ async def _order(app: Redrive, number: int, dice: random.Random, *, has_yen: boo
     currency = "JPY" if has_yen and dice.random() < 0.3 else dice.choice(["EUR", "EUR", "USD", "GBP"])
     city = "Atlantis" if dice.random() < 0.012 else dice.choice(CITIES)
     basket = f"basket-{number}"
-    common = {"correlation_id": basket}
     paid = await app.publish(
         "order.paid", {"order": number, "customer": f"c{number % 97}@example.org", "city": city, "total": number % 400},
-        subject=f"order/{number}", ordering_key=f"customer-{number % 97}", **common,
+        subject=f"order/{number}", ordering_key=f"customer-{number % 97}", correlation_id=basket,
     )  # fmt: skip
     await app.publish(
         "payment.captured",
         {"order": number, "amount": 19.9 + number % 80, "currency": currency, "card": f"4111 1111 1111 {number}",
          "customer": {"id": number % 97, "country": "JP" if currency == "JPY" else "DE"}},
-        subject=f"order/{number}", causation_id=str(paid.id), headers={"authorization": "Bearer s3cr3t-t0ken-value"}, **common,
+        subject=f"order/{number}", causation_id=str(paid.id), headers={"authorization": "Bearer s3cr3t-t0ken-value"}, correlation_id=basket,
     )  # fmt: skip
     if dice.random() < 0.5:
         amount = f"1.{number % 900:03d},00" if dice.random() < 0.06 else f"{number % 900}.50"
-        await app.publish("invoice.requested", {"order": number, "amount": amount}, causation_id=str(paid.id), **common)
-    await app.publish("ledger.entry", {"account": f"A-{number % 31}", "order": number}, causation_id=str(paid.id), **common)
+        await app.publish("invoice.requested", {"order": number, "amount": amount}, causation_id=str(paid.id), correlation_id=basket)
+    await app.publish(
+        "ledger.entry", {"account": f"A-{number % 31}", "order": number}, causation_id=str(paid.id), correlation_id=basket
+    )
 
 
 async def _redrive_ledger(app: Redrive) -> None:
@@ -154,7 +155,9 @@ async def _evening(app: Redrive, clock: VirtualClock, world: World, dice: random
     clock.set(datetime.now(UTC) - timedelta(minutes=50))
     world.knows_yen = True
     plan = await app.plan("type:payment.captured class:broken", by="ada")
-    await app.start(plan.redrive.token, by="ada", reason="knows yen now (we hope)", release=Release(ramp=(1, 5, 25, 100)))
+    await app.start(
+        plan.redrive.token, by="ada", reason="knows yen now (we hope)", release=Release(ramp=(1, 5, 25, 100))
+    )
     await app.worker().drain()
     world.knows_yen = False
     for each in await app.groups():
@@ -179,7 +182,14 @@ async def _outage(app: Redrive, clock: VirtualClock, world: World, dice: random.
 
 
 async def _lively(
-    app: Redrive, clock: VirtualClock, dice: random.Random, number: int, *, fails: float, since: int = 30, until: int = 0
+    app: Redrive,
+    clock: VirtualClock,
+    dice: random.Random,
+    number: int,
+    *,
+    fails: float,
+    since: int = 30,
+    until: int = 0,
 ) -> None:
     for minute in range(since, until, -1):
         clock.set(datetime.now(UTC) - timedelta(minutes=minute))

@@ -338,7 +338,16 @@ def test_a_viewer_looks_and_finds_nothing_to_press(desk: Desk) -> None:
     (event_id,) = orders(desk, 1)
     page = desk.sit("vera", Role.VIEWER)
 
-    for path in ("/", "/failures", "/events", f"/events/{event_id}", "/redrives", "/keys", "/dependencies", "/policies"):
+    for path in (
+        "/",
+        "/failures",
+        "/events",
+        f"/events/{event_id}",
+        "/redrives",
+        "/keys",
+        "/dependencies",
+        "/policies",
+    ):
         page.goto(desk.site.url + path)
         expect(page.locator("main form[method=post]")).to_have_count(0)
 

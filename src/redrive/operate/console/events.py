@@ -42,9 +42,7 @@ async def events(
         wanted = parse(q)
         masked.check_selection(app, caller, wanted)
     except (SelectionError, Forbidden) as error:
-        return page(
-            request, "events.html", caller, here="/events", status=422, **{**shown, "wrong": _fault(error)}
-        )
+        return page(request, "events.html", caller, here="/events", status=422, **{**shown, "wrong": _fault(error)})
     query = f"events None {wanted.text}"
     await app.open()
     narrowed = views.narrowed(app, EventFilter(limit=SHOWN, before=id_in(query, cursor)), wanted)
@@ -90,9 +88,7 @@ async def _event_page(
 
 def _cycles(shown: Mapping[str, Any]) -> list[dict[str, Any]]:
     """List the errors of each cycle, the present one first."""
-    now = {
-        name: shown[name] for name in ("cycle", "attempts", "last_error", "error_class", "error_type", "generation")
-    }
+    now = {name: shown[name] for name in ("cycle", "attempts", "last_error", "error_class", "error_type", "generation")}
     found = [{**now, "replayed_by": None, "reason": None}] if shown["last_error"] else []
     return found + [each for each in reversed(shown["failure_history"]) if each["last_error"]]
 
@@ -155,9 +151,7 @@ async def restore(request: Request, app: AppOf, caller: CallerOf, event_id: IdPa
     return await _acted(request, app, caller, event_id, "restore")
 
 
-async def _acted(
-    request: Request, app: Redrive, caller: Caller, event_id: str, verb: actions.ManyVerb
-) -> Response:
+async def _acted(request: Request, app: Redrive, caller: Caller, event_id: str, verb: actions.ManyVerb) -> Response:
     said, found = await form(request), await views.find(app, event_id)
     (how,) = await actions.act(app, verb, [found], by=caller.actor, reason=said["reason"])
     return told(request, how)
@@ -256,7 +250,7 @@ async def act_on_many(request: Request, app: AppOf, caller: CallerOf) -> Respons
 def _verb(said: str) -> actions.ManyVerb:
     if said not in _VERBS:
         raise Refused("only discard, restore and cancel can be done to many at once")
-    return cast(actions.ManyVerb, said)
+    return cast("actions.ManyVerb", said)
 
 
 def with_ticked(selection: str, ids: list[str]) -> str:

@@ -89,7 +89,9 @@ async def describe(request: Request, app: AppOf, caller: CallerOf, fingerprint: 
     owner, note = said["owner"] or None, said["note"] or None
     muted = span(said["mute"], "mute") if said.has("mute") else None
     if owner is None and note is None and muted is None and not said.has("resolved"):
-        raise Refused("nothing was said of the group: give an owner, a note, for how long it may be quiet, or resolve it")
+        raise Refused(
+            "nothing was said of the group: give an owner, a note, for how long it may be quiet, or resolve it"
+        )
     await actions.describe(
         app, found, by=caller.actor, owner=owner, note=note, muted_for=muted,
         state="resolved" if said.has("resolved") else None,

@@ -28,7 +28,10 @@ async def ended(app: Redrive) -> Bars:
     since = app.clock.now() - timedelta(minutes=MINUTES)
     rows = await app.store.ask("ended_by_time", since=since, seconds=_MINUTE, spans=MINUTES, cap=_MOST_ENDED)
     values = [_reckoned(row, since + timedelta(minutes=row["number"])) for row in rows]
-    labels = [f"{_about(row)}{brief(value)} ended, {MINUTES - row['number']} min ago" for row, value in zip(rows, values, strict=True)]
+    labels = [
+        f"{_about(row)}{brief(value)} ended, {MINUTES - row['number']} min ago"
+        for row, value in zip(rows, values, strict=True)
+    ]
     return bars(values, labels, (f"{MINUTES} min ago", "now"))
 
 
@@ -78,7 +81,9 @@ async def due(app: Redrive) -> Bars:
     rows = await app.store.ask("due_by_time", bounds=list(_DUE), cap=_MOST_DUE)
     values = [float(row["n"]) for row in sorted(rows, key=lambda row: int(row["number"]))]
     labels = [
-        f"{brief(value)}{'+' if value >= _MOST_DUE else ''} within {span(high)}" if high <= _DUE[-2] else f"{brief(value)} later"
+        f"{brief(value)}{'+' if value >= _MOST_DUE else ''} within {span(high)}"
+        if high <= _DUE[-2]
+        else f"{brief(value)} later"
         for value, high in zip(values, _DUE[1:], strict=True)
     ]
     return bars(values, labels, ("now", "1m", "20m", "3h", "later"))

@@ -161,9 +161,7 @@ def _rest(standing: Redriving, stages: Sequence[Stage]) -> dict[str, int]:
     }
 
 
-def _stage(
-    standing: Redriving, at: int, size: int | None, counts: Mapping[str, int], most: int | None = None
-) -> Stage:
+def _stage(standing: Redriving, at: int, size: int | None, counts: Mapping[str, int], most: int | None = None) -> Stage:
     names = {"released": "outstanding"}
     parts = [
         (_WORDS[names.get(state, state)], n, _TONES[names.get(state, state)])

@@ -67,7 +67,13 @@ async def dependencies(request: Request, app: AppOf, caller: CallerOf) -> Respon
 def _shown(app: Redrive, each: views.Standing) -> dict[str, Any]:
     told = masked.standing(app, each)
     held = told["name"].removeprefix(HOLD).removeprefix(QUEUE)
-    return {**told, "next_at": each.of.next_at, "is_shut": each.of.is_shut, "held": held, "is_queue": told["name"].startswith(QUEUE)}
+    return {
+        **told,
+        "next_at": each.of.next_at,
+        "is_shut": each.of.is_shut,
+        "held": held,
+        "is_queue": told["name"].startswith(QUEUE),
+    }
 
 
 @router.post("/dependencies")
