@@ -20,6 +20,8 @@ from typing import Any
 import redrive
 from redrive import errors, testing
 from redrive.event import Event, Status
+from redrive.operate.auth import ALLOWED, MEANING, Role
+from redrive.operate.web import api, problems, redrive_asgi
 from redrive.publish import Options
 from redrive.store.sql import migrations
 
@@ -218,6 +220,28 @@ COLUMNS = {
     "trail.actor": "who did it",
     "trail.detail": "JSON, as text: exactly these characters are hashed",
     "trail.hash": "SHA-256 over the entry and the hash before it",
+    "operator_token.id": "time-ordered (UUIDv7)",
+    "operator_token.name": "whose it is; the actor on the trail",
+    "operator_token.role": "viewer, publisher, operator, admin or agent",
+    "operator_token.hash": "SHA-256 of the token, which was shown once",
+    "operator_token.created_at": "when",
+    "operator_token.created_by": "by whom",
+    "operator_token.expires_at": "it opens nothing after this",
+    "operator_token.last_used_at": "about when; written once an hour at most",
+    "operator_token.revoked_at": "it opens nothing since",
+    "operator_token.revoked_by": "by whom",
+    "sign_in.hash": "SHA-256 of the cookie",
+    "sign_in.token_id": "the token that was shown",
+    "sign_in.began_at": "when",
+    "sign_in.expires_at": "the cookie opens nothing after this",
+    "answer.caller": "whose key it is",
+    "answer.key": "the `Idempotency-Key`",
+    "answer.request": "SHA-256 of method, path and body",
+    "answer.status": "what was answered; empty while the call is under way",
+    "answer.headers": "those that are told again, as JSON",
+    "answer.body": "what was answered",
+    "answer.begun_at": "when the call came",
+    "answer.expires_at": "the key is free again after this",
     "clock.one": "always 1: there is one row",
     "clock.highest": "the latest time any process has written into this file (SQLite only)",
     "schema_version.version": "number of the migration",
@@ -259,6 +283,9 @@ TABLES = {
     "throttle_use": "How many attempts of a limited target a worker runs now.",
     "payload_revision": "What a payload was before somebody edited it for a replay.",
     "setting": "What holds for everybody who works on this database, whatever their app says.",
+    "operator_token": "Who may come in over HTTP. The tokens themselves are not kept.",
+    "sign_in": "Browsers that have shown a token.",
+    "answer": "What calls with an idempotency key were answered, for a day.",
     "clock": "The highest time this file has seen, so that a clock set back runs nothing early.",
     "schema_version": "Which migrations have run.",
 }
@@ -284,6 +311,7 @@ PUBLIC_FUNCTIONS = ("publish", "outbox_replay", "cancel", "cancel_all")
 def main() -> int:
     """Write the pages, or compare them."""
     pages = {"schema.md": schema(), "states.md": states(), "errors.md": error_list(), "python-api.md": python_api()}
+    pages["http-api.md"] = http_api()
     if "--check" not in sys.argv:
         FOLDER.mkdir(exist_ok=True)
         for name, text in pages.items():
@@ -426,6 +454,53 @@ def error_list() -> str:
 
 def _said(thing: object) -> str:
     return " ".join((inspect.getdoc(thing) or "").split()).replace("``", "`")
+
+
+# --- HTTP ---
+
+
+def http_api() -> str:
+    """Write the routes from the description that the server itself gives, and who may call them."""
+    described = api.described(redrive_asgi(redrive.Redrive("sqlite:///:memory:")).routes)
+    parts = ["# HTTP API\n", HEAD, _HTTP, "## Roles\n", f"| | | {' | '.join(Role)} |"]
+    parts.append("|---|---|" + "---|" * len(Role))
+    for permission, meaning in MEANING.items():
+        marks = " | ".join("✓" if permission in ALLOWED[role] else "" for role in Role)
+        parts.append(f"| `{permission}` | {meaning} | {marks} |")
+    found: dict[str, list[str]] = {}
+    for path, methods in described["paths"].items():
+        for method, told in methods.items():
+            about = " ".join(told["description"].split("\n\n")[0].split())
+            line = f"| `{method.upper()} {path.removeprefix('/api/v1')}` | `{told['x-permission']}` | {about} |"
+            found.setdefault(told["tags"][0], []).append(line)
+    for tag, lines in found.items():
+        parts += [f"\n## {tag.capitalize()}\n", "| route | permission | |", "|---|---|---|", *lines]
+    parts += ["\n## Problems\n", "| type | status | | what to do |", "|---|---|---|---|"]
+    rules = sorted(
+        (each for each in vars(problems).values() if isinstance(each, problems.Rule)), key=lambda r: r.status
+    )
+    parts += [f"| `{each.name}` | {each.status} | {each.title} | {each.next} |" for each in rules]
+    return "\n".join(parts) + "\n"
+
+
+_HTTP = """\
+All paths begin with `/api/v1`, below wherever the app is [served or mounted](../how-to/serve.md). `GET /openapi.json`
+describes them (OpenAPI 3.1). Send `Authorization: Bearer rdv_…`. Bodies are JSON; a field that is not known is refused.
+
+- **Lists** answer `{"items": […], "next": "…"}`: ask again with `cursor=` and what `next` says. A page may hold fewer
+  than `limit`, even none, and yet not be the last.
+- **Ids** may be cut to a unique beginning. A `selection` is what the command line takes: `type:order.* age>1h`.
+- **Acts** need a `reason`, which is on the trail with the name of the token.
+- **`Idempotency-Key`** on anything but `GET`: the call has its effect once, and is answered the same for 24 hours.
+  Another body with the same key is refused. What holds a secret is not kept.
+- **`ETag`** of an event, as `If-Match`, is needed to edit it.
+- **Secret fields** are hidden (`•••`) in payloads, headers and errors; `reveal` shows them, and is on the trail.
+- **Errors** are `application/problem+json`: `type`, `title`, `status`, `detail`, and in `next` what to do.
+  `errors` points at what does not fit.
+- **`GET /changes`** is a stream of server-sent events: `{"topics": ["outbox", "redrive"]}` names the tables in which
+  something has changed, at most once a second.
+- `GET /healthz` says that the process lives, `GET /readyz` that the database answers; both outside `/api/v1`.
+"""
 
 
 # --- Python API ---

@@ -4,16 +4,19 @@ One structured log line at level error and, when Sentry is set up in this proces
 person needs to start: which event, of what type, from where, for whom, what went wrong, after how many attempts.
 """
 
+import json
 import sys
 from typing import Any
 
 from redrive.event import Settlement
 from redrive.logs import log
-from redrive.store.base import ATTEMPTS, ID, LOST_COUNT, SOURCE, TARGET, TYPE, Row
+from redrive.mask import DEFAULT, Mask
+from redrive.store.base import ATTEMPTS, HEADERS, ID, LOST_COUNT, PAYLOAD, SOURCE, TARGET, TYPE, Row
 
 
-def dead_lettered(row: Row, settlement: Settlement, handler_name: str) -> None:
-    """Report a transition to ``failed``, after it has been committed."""
+def dead_lettered(row: Row, settlement: Settlement, handler_name: str, mask: Mask = DEFAULT) -> None:
+    """Report a transition to ``failed``, after it has been committed; what is secret in the event is hidden."""
+    error = mask.text(settlement.last_error, mask.secrets(json.loads(row[PAYLOAD]), json.loads(row[HEADERS])))
     facts: dict[str, Any] = {
         "event_id": str(row[ID]),
         "type": row[TYPE],
@@ -22,15 +25,15 @@ def dead_lettered(row: Row, settlement: Settlement, handler_name: str) -> None:
         "handler": handler_name,
         "error_class": settlement.error_class,
         "error_type": settlement.error_type,
-        "last_error": settlement.last_error.partition("\n")[0],
+        "last_error": error.partition("\n")[0],
         "attempts": row[ATTEMPTS],
         "lost_count": row[LOST_COUNT],
     }
     log.error("event dead-lettered", **facts)
-    _tell_sentry(facts, settlement)
+    _tell_sentry(facts, settlement, error)
 
 
-def _tell_sentry(facts: dict[str, Any], settlement: Settlement) -> None:
+def _tell_sentry(facts: dict[str, Any], settlement: Settlement, error: str) -> None:
     # Not imported but looked up: Sentry is set up by the application or not at all.
     sentry = sys.modules.get("sentry_sdk")
     if sentry is None or not sentry.get_client().is_active():
@@ -40,5 +43,5 @@ def _tell_sentry(facts: dict[str, Any], settlement: Settlement) -> None:
         scope.fingerprint = ["redrive", facts["target"], settlement.fingerprint or settlement.error_class]
         for name in ("type", "target", "error_class"):
             scope.set_tag(f"redrive.{name}", facts[name])
-        scope.set_context("redrive", {**facts, "last_error": settlement.last_error})
+        scope.set_context("redrive", {**facts, "last_error": error})
         sentry.capture_message(f"{facts['target']} dead-lettered: {facts['last_error']}", level="error")

@@ -406,6 +406,7 @@ class Redrive:
             children=children,
             generation=self._generation if generation is None else check_whole(generation, "generation"),
             name=name,
+            mask=self.mask,
         )
         apart = isolated(self._handlers)
         return Worker(

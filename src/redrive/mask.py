@@ -136,3 +136,7 @@ def _assignments(words: Iterable[tuple[str, ...]]) -> re.Pattern[str]:
     return re.compile(
         rf"(?i)(?<![a-z])(?:{names})(?![a-z])[-_\w]*[\"']?\s*[:=]\s*(?P<value>{quoted}|[^\s,;&\"'\])}}]+)"
     )
+
+
+DEFAULT: Final = Mask()
+"""What is hidden when an app says nothing."""

@@ -50,6 +50,8 @@ from redrive.heartbeat import Heartbeat
 from redrive.inbox import Work
 from redrive.isolate import Children, Hello
 from redrive.logs import log
+from redrive.mask import DEFAULT as DEFAULT_MASK
+from redrive.mask import Mask
 from redrive.payload import DEFAULT_LIMITS, Limits, decode
 from redrive.policy import RetryPolicy
 from redrive.retention import Retention
@@ -114,6 +116,7 @@ class WorkerOptions:
     stall_seconds: float = 900.0
     generation: int = 0
     name: str = ""
+    mask: Mask = DEFAULT_MASK
 
     def lanes(self) -> list[Lane]:
         """List what it claims, first things first; of each, its own generation and what has none."""
@@ -483,7 +486,7 @@ class Worker:
             settled = [event_id for event_id in self._buried if event_id not in self._held and event_id not in refused]
             for event_id in settled:
                 row, settlement = self._buried.pop(event_id)
-                alarm.dead_lettered(row, settlement, self._handler_name(row))
+                alarm.dead_lettered(row, settlement, self._handler_name(row), self.options.mask)
 
     def _handler_name(self, row: Row) -> str:
         handler = self._handlers.get(row[TARGET])
@@ -947,7 +950,7 @@ class Worker:
             else:
                 self._key_freed = self._key_freed or settlement.passed
                 self._release(row)
-                alarm.dead_lettered(row, settlement, self._handler_name(row))
+                alarm.dead_lettered(row, settlement, self._handler_name(row), self.options.mask)
                 return
             await self._clock.sleep(0.05 * 4**tries * self._clock.random())
         self._buried[row[ID]] = (row, settlement)

@@ -61,6 +61,13 @@ def test_publish_tells_bulk_and_single(store_options: list[str]) -> None:
     assert found["single_ratio_to_raw"] > 0
 
 
+def test_http_tells_the_rate_of_publishes_that_were_stored(store_options: list[str]) -> None:
+    found = measured("http", "--events", "200", *store_options)
+
+    assert found["rate"] > 0
+    assert found["server_cores"] > 0
+
+
 def test_latency_tells_p50_and_p99(store_options: list[str]) -> None:
     found = measured("latency", "--events", "3", *store_options)
 

@@ -67,8 +67,8 @@ class Desk:
         context.add_init_script(WATCH)
         context.on("console", lambda message: self._hear(message.type, message.text, message.location))
         context.on("weberror", lambda error: self.complaints.append(f"script failed: {error.error}"))
-        context.on("request", lambda request: self._leaves(request))
-        context.on("dialog", lambda dialog: self._dialog(dialog))
+        context.on("request", lambda request: self._leaves(request))  # noqa: PLW0108 - Playwright marks what it is given
+        context.on("dialog", lambda dialog: self._dialog(dialog))  # noqa: PLW0108 - as above
         return context
 
     def _hear(self, kind: str, text: str, where: Any) -> None:

@@ -131,13 +131,19 @@ async def _order(app: Redrive, number: int, dice: random.Random, *, has_yen: boo
         "payment.captured",
         {"order": number, "amount": 19.9 + number % 80, "currency": currency, "card": f"4111 1111 1111 {number}",
          "customer": {"id": number % 97, "country": "JP" if currency == "JPY" else "DE"}},
-        subject=f"order/{number}", causation_id=str(paid.id), headers={"authorization": "Bearer s3cr3t-t0ken-value"}, correlation_id=basket,
+        subject=f"order/{number}", causation_id=str(paid.id), headers={"authorization": "Bearer s3cr3t-t0ken-value"},
+        correlation_id=basket,
     )  # fmt: skip
     if dice.random() < 0.5:
         amount = f"1.{number % 900:03d},00" if dice.random() < 0.06 else f"{number % 900}.50"
-        await app.publish("invoice.requested", {"order": number, "amount": amount}, causation_id=str(paid.id), correlation_id=basket)
+        await app.publish(
+            "invoice.requested", {"order": number, "amount": amount}, causation_id=str(paid.id), correlation_id=basket
+        )
     await app.publish(
-        "ledger.entry", {"account": f"A-{number % 31}", "order": number}, causation_id=str(paid.id), correlation_id=basket
+        "ledger.entry",
+        {"account": f"A-{number % 31}", "order": number},
+        causation_id=str(paid.id),
+        correlation_id=basket,
     )
 
 

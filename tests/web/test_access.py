@@ -32,7 +32,7 @@ def guarded(web: FastAPI) -> Iterator[tuple[str, str, Permission]]:
             assert route.path in PUBLIC, f"{route.path} is open to everybody"
             continue
         path = re.sub(r"{(\w+)}", lambda match: SAMPLE[match[1]], route.path)
-        for method in sorted(route.methods):
+        for method in sorted(route.methods or ()):
             yield method, path, route.permission
 
 
@@ -88,7 +88,7 @@ async def test_no_route_answers_who_shows_nothing_or_something_wrong(site: Site)
         for name, headers in shown.items()
     }
 
-    assert {answer for answer in answers.values()} == {(401, "not-signed-in")}
+    assert set(answers.values()) == {(401, "not-signed-in")}
 
 
 @pytest.mark.req("W6", "A8")
@@ -348,7 +348,7 @@ async def test_a_proxy_is_believed_only_from_where_it_may_call(sqlite_site: Site
 def test_a_proxy_is_named_by_networks() -> None:
     from redrive.operate.web import Proxy
 
-    with pytest.raises(ConfigurationError, match="like 10.0.0.0/8"):
+    with pytest.raises(ConfigurationError, match=r"like 10\.0\.0\.0/8"):
         redrive_asgi(Redrive("sqlite:///:memory:"), proxy=Proxy(["everybody"]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -32,7 +33,8 @@ async def test_events_are_listed_by_a_selection_a_page_at_a_time(site: Site) -> 
     async with site.client(Role.VIEWER) as client:
         cursor = None
         for _ in range(10):
-            query = {"selection": "type:order.paid status:pending", "limit": 2} | ({"cursor": cursor} if cursor else {})
+            query: dict[str, Any] = {"selection": "type:order.paid status:pending", "limit": 2}
+            query |= {"cursor": cursor} if cursor else {}
             page = (await client.get("/api/v1/events", params=query)).json()
             seen += [each["id"] for each in page["items"]]
             cursor = page["next"]
@@ -103,11 +105,9 @@ async def test_the_story_of_an_event_can_be_read(site: Site) -> None:
 
 async def test_no_route_for_looking_tells_a_secret(site: Site) -> None:
     group = (await site.app.groups())[0].fingerprint
-    paths = [
-        "/events", "/dead-letters", f"/events/{site.dead}", f"/events/{site.dead}/timeline", f"/events/{site.dead}/steps",
-        f"/events/{site.dead}/trail", "/groups", f"/groups/{group}", f"/groups/{group}/explain", "/keys", "/overview",
-        "/audit",
-    ]  # fmt: skip
+    of_event = [f"/events/{site.dead}{place}" for place in ("", "/timeline", "/steps", "/trail")]
+    of_group = ["/groups", f"/groups/{group}", f"/groups/{group}/explain"]
+    paths = ["/events", "/dead-letters", *of_event, *of_group, "/keys", "/overview", "/audit"]
     async with site.client(Role.ADMIN) as client:
         told = {path: (await client.get(f"/api/v1{path}")) for path in paths}
         tried = await client.post(f"/api/v1/events/{site.dead}/shadow", json={})
@@ -127,12 +127,16 @@ async def test_what_is_hidden_cannot_be_searched_for(site: Site) -> None:
     async with site.client(Role.VIEWER) as client:
         looked = await client.get("/api/v1/events", params=asked)
         header = await client.get("/api/v1/dead-letters", params={"selection": "header.Authorization:B*"})
+        by_text = await client.get("/api/v1/dead-letters", params={"selection": "text:41111"})
+        by_word = await client.get("/api/v1/dead-letters", params={"selection": 'text:"no such product"'})
     async with site.client(Role.AGENT) as client:
         planned = await client.post("/api/v1/redrives", json=asked)
     async with site.client(Role.OPERATOR) as client:
         found = await client.get("/api/v1/events", params=asked)
 
     assert (looked.status_code, header.status_code, planned.status_code) == (403, 403, 403)
+    assert by_text.json()["items"] == []
+    assert [each["id"] for each in by_word.json()["items"]] == [site.dead]
     assert [each["id"] for each in found.json()["items"]] == [site.dead]
 
 

@@ -153,6 +153,19 @@ async def test_every_transition_to_failed_is_a_log_line_with_what_a_person_needs
     assert line["attempts"] == 1
 
 
+async def test_the_log_line_does_not_tell_what_is_secret_in_the_event(app: Redrive) -> None:
+    @app.handler("settle", retry=RetryPolicy(max_attempts=1))
+    async def settle(payload: Any) -> None:
+        raise ConnectionError(f"bank says no to {payload['iban']} with password=hunter2")
+
+    await app.publish("settle", {"iban": "DE02 1203 0000"})
+    with structlog.testing.capture_logs() as logs:
+        await app.worker().drain()
+
+    (line,) = [entry for entry in logs if entry["event"] == "event dead-lettered"]
+    assert line["last_error"] == "ConnectionError: bank says no to ••• with password=•••"
+
+
 class Inbox(http.server.BaseHTTPRequestHandler):
     """Takes what a Sentry client sends."""
 

@@ -37,6 +37,7 @@ _LONGEST_EXPIRY: Final = 5 * 365.25 * 86_400
 _USED_SECONDS: Final = 3_600.0
 _MOST_REMEMBERED: Final = 10_000
 _MOST_LISTED: Final = 1_000
+_SHORTEST_ID: Final = 8  # nobody's token is revoked for a letter
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}")
 _IDENTITY: Final = re.compile(r"[^\x00-\x20\x7f:][^\x00-\x1f\x7f:]{0,99}")
 
@@ -234,11 +235,12 @@ class Tokens:
     async def find(self, text: str) -> Token:
         """Find one by its id, a beginning of it, or its name; of several with a name the one that is live."""
         wanted = text.strip()
-        found = [each for each in await self.all() if each.name == wanted or str(each.id).startswith(wanted.lower())]
+        begins = wanted.lower() if len(wanted) >= _SHORTEST_ID else "?"
+        found = [each for each in await self.all() if each.name == wanted or str(each.id).startswith(begins)]
         live = [each for each in found if each.state == "live"]
         if len(live) == 1 or len(found) == 1:
             return (live or found)[0]
-        if not found or not wanted:
+        if not found:
             raise TokenNotFound(f"there is no token {wanted[:64]!r}: `redrive token ls` lists them")
         raise Refused(f"several tokens are meant by {wanted[:64]!r}: give the id, as `redrive token ls` shows it")
 

@@ -3,7 +3,7 @@
 Whoever may reveal asks for one event at a time, says why, and is on the trail.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
@@ -139,6 +139,20 @@ def check_selection(app: Redrive, caller: Caller, selection: Selection) -> None:
         if term.field in ("payload", "header") and any(app.mask.hides(str(part)) for part in term.path):
             place = ".".join((term.field, *map(str, term.path)))
             raise Forbidden(f"{place} is hidden from you, so it cannot be searched for")
+
+
+def seen(app: Redrive, caller: Caller, selection: Selection, found: Sequence[Event]) -> list[Event]:
+    """Leave out what was found only by a text that is hidden from the caller."""
+    if caller.may(Permission.REVEAL) or all(term.field != "text" for term in selection.terms):
+        return list(found)
+    now = app.clock.now()
+    texts = Selection(tuple(term for term in selection.terms if term.field == "text"))
+    return [
+        each
+        for each in found
+        if each.last_error is None
+        or texts.matches(replace(each, last_error=app.mask.text(each.last_error, secrets_of(app, each))), now)
+    ]
 
 
 async def reveal(app: Redrive, found: Event, *, by: str, reason: str) -> dict[str, Any]:

@@ -1,12 +1,15 @@
 """`redrive serve`: the HTTP side, until told to stop."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import typer
 
 from redrive.app import Redrive
-from redrive.errors import MissingDriver
+from redrive.errors import ConfigurationError, MissingDriver
 from redrive.operate.auth import Role, Tokens
 from redrive.operate.cli.outcome import BadInput, Code, say
 from redrive.operate.cli.shared import existing, load_app, log_to_stderr, run, said_url, shown, url_from
@@ -14,6 +17,7 @@ from redrive.operate.cli.signals import on_signals
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8321
+_NEXT_PORTS: Final = 10
 
 HostOption = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen.")]
 PortOption = Annotated[int, typer.Option("--port", min=0, max=65_535, help="On which port; 0 takes a free one.")]
@@ -49,7 +53,8 @@ def serve(
     place = _place(ctx, app)
     proxy = web.Proxy(tuple(trust_proxy), identity_header, proxy_role) if trust_proxy else None
     log_to_stderr("info")
-    raise typer.Exit(run(_serve(place, host, port, open_for_viewing=open_, proxy=proxy)))
+    door = Door(host, port, open_for_viewing=open_, proxy=proxy)
+    raise typer.Exit(run(_serve(place, door)))
 
 
 def _web() -> Any:
@@ -71,23 +76,66 @@ def _place(ctx: typer.Context, app: str | None) -> str | Redrive:
     return loaded
 
 
-async def _serve(place: str | Redrive, host: str, port: int, *, open_for_viewing: bool, proxy: Any) -> int:
-    from redrive.operate.web import redrive_asgi, server  # noqa: PLC0415 - as above
-
+async def _serve(place: str | Redrive, door: "Door") -> int:
     async with existing(place) as app:
-        await server.check_bind(app, host, open_for_viewing=open_for_viewing, proxy=proxy)
-        serving = server.Server(redrive_asgi(app, open_for_viewing=open_for_viewing, proxy=proxy), host, port)
-        say(f"✓ {shown(app.url)} is served at {serving.bind()}")
-        if not open_for_viewing and proxy is None and not await Tokens(app).any_live():
-            say("  There is no token yet: `redrive token create NAME --role operator`, or --open to look without.")
         stopped = asyncio.Event()
+        async with beside(app, door) as serving:
 
-        def on_signal(count: int) -> None:
-            stopped.set()
-            if count > 1:
-                serving.stop(at_once=True)
+            def on_signal(count: int) -> None:
+                stopped.set()
+                if count > 1 and serving is not None:
+                    serving.stop(at_once=True)
 
-        with on_signals(on_signal):
-            await server.serve_until(serving, stopped)
+            with on_signals(on_signal):
+                await stopped.wait()
     say("✓ stopped")
     return Code.DONE
+
+
+# --- beside a worker, or alone ---
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Where to serve, and for whom; without a port, on ours or the next that is free."""
+
+    host: str = DEFAULT_HOST
+    port: int | None = None
+    open_for_viewing: bool = False
+    proxy: Any = None
+
+
+@asynccontextmanager
+async def beside(app: Redrive, door: Door | None) -> AsyncIterator[Any]:
+    """Serve an open app while something else goes on."""
+    if door is None:
+        yield None
+        return
+    try:
+        web = _web()
+    except MissingDriver as error:
+        if door.port is not None:
+            raise
+        say(f"  Nothing is served: {error}")
+        yield None
+        return
+    await web.check_bind(app, door.host, open_for_viewing=door.open_for_viewing, proxy=door.proxy)
+    site = web.redrive_asgi(app, open_for_viewing=door.open_for_viewing, proxy=door.proxy)
+    serving, address = _bound(web, site, door)
+    say(f"✓ {shown(app.url)} is served at {address}")
+    if not door.open_for_viewing and door.proxy is None and not await Tokens(app).any_live():
+        say("  There is no token yet: `redrive token create NAME --role operator`, or --open to look without.")
+    async with serving:
+        yield serving
+
+
+def _bound(web: Any, site: Any, door: Door) -> tuple[Any, str]:
+    ports = [door.port] if door.port is not None else [*range(DEFAULT_PORT, DEFAULT_PORT + _NEXT_PORTS), 0]
+    for port in ports:
+        serving = web.Server(site, door.host, port)
+        try:
+            return serving, serving.bind()
+        except ConfigurationError:
+            if port == ports[-1]:
+                raise
+    raise AssertionError  # pragma: no cover - the last port answers or raises

@@ -22,7 +22,7 @@ from redrive.app import Redrive
 from redrive.clock import SystemClock
 from redrive.errors import StoreUnavailable
 from redrive.logs import log
-from redrive.operate.cli import show
+from redrive.operate.cli import serve, show
 from redrive.operate.cli.outcome import INTERRUPTED, BadInput, Code, say
 from redrive.operate.cli.shared import AppArgument, Settings, app_with_handlers, log_to_stderr, run, seconds_from, shown
 from redrive.operate.cli.signals import on_signals
@@ -92,13 +92,20 @@ def up(
     queue: QueueOption = None,
     grace: GraceOption = "30s",
     children: ChildrenOption = None,
+    host: serve.HostOption = serve.DEFAULT_HOST,
+    port: Annotated[
+        int | None, typer.Option("--port", min=0, max=65_535, help="Serve on this port; 8321 or the next free one.")
+    ] = None,
+    open_: serve.OpenOption = False,
+    no_serve: Annotated[bool, typer.Option("--no-serve", help="Only work; serve nothing.")] = False,
 ) -> None:
-    """Bring everything up in one terminal: tables, a worker, and a line that says how it goes."""
+    """Bring everything up in one terminal: tables, a worker, the web side, and a line that says how it goes."""
     seconds_from(grace, "--grace")
     wanted = Wanted(app, concurrency, tuple(queue or ("default",)), grace, drain=False, children=children)
     log_to_stderr("warning" if sys.stderr.isatty() else "info")  # on a terminal the status line says the rest
     loaded = _loaded(ctx, app)
-    _leave(run(_up(loaded, wanted)))
+    served = None if no_serve else serve.Door(host, port, open_for_viewing=open_)
+    _leave(run(_up(loaded, wanted, served)))
 
 
 def _loaded(ctx: typer.Context, name: str) -> Redrive:
@@ -273,7 +280,7 @@ class _Parent:
 # --- up ---
 
 
-async def _up(app: Redrive, wanted: Wanted) -> int:
+async def _up(app: Redrive, wanted: Wanted, door: serve.Door | None) -> int:
     await app.store.open()
     try:
         for name in await app.store.migrate():
@@ -288,7 +295,7 @@ async def _up(app: Redrive, wanted: Wanted) -> int:
         targets = ", ".join(sorted(app.handlers))
         say(f"✓ {plural(len(app.handlers), 'handler')} at work on {shown(app.url)}: {targets}")
         say("  Ctrl-C stops; `redrive events ls` in another terminal shows what happens.")
-        async with _status_line(app, working):
+        async with serve.beside(app, door), _status_line(app, working):
             code = await _until_told(working)
     say(f"✓ stopped: {plural(working.tally.delivered, 'event')} delivered")
     return code

@@ -1,4 +1,4 @@
-"""Draw: figures for charts. The templates turn them into SVG whose sizes are attributes, since nothing is styled inline."""
+"""Draw: figures for charts. Templates turn them into SVG with sizes as attributes, since nothing is styled inline."""
 
 import math
 from collections.abc import Sequence

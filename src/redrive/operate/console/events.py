@@ -48,7 +48,7 @@ async def events(
     narrowed = views.narrowed(app, EventFilter(limit=SHOWN, before=id_in(query, cursor)), wanted)
     found = await app.page(narrowed)
     shown |= {
-        "events": [masked.event_line(app, each) for each in found.events],
+        "events": [masked.event_line(app, each) for each in masked.seen(app, caller, wanted, found.events)],
         "next": after(query, found.before),
         "sentence": wanted.sentence(app.clock.now()),
         "canonical": wanted.text,

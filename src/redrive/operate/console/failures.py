@@ -42,7 +42,8 @@ async def failures(
     drawn = await pace.of_groups(app, [each.fingerprint for each in found])
     now = app.clock.now()
     return page(
-        request, "failures.html", caller, here="/failures", topics=("failure_group",), state=state, everything=everything,
+        request, "failures.html", caller, here="/failures", topics=("failure_group",), state=state,
+        everything=everything,
         groups=[await _row(app, each, drawn[each.fingerprint], now) for each in found], is_first=cursor is None,
         next=after(query, found[-1].fingerprint if len(found) == _PAGE else None), states=list(State),
     )  # fmt: skip

@@ -1,5 +1,6 @@
-"""Pace: how many ended, failed and will come due, by time. Everything is counted up to a cap, so that a page costs the
-same in a table of millions.
+"""Pace: how many ended, failed and will come due, by time.
+
+Everything is counted up to a cap, so that a page costs the same in a table of millions.
 """
 
 from collections.abc import Sequence

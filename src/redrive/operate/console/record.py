@@ -16,6 +16,7 @@ from redrive.operate.web.guard import AppOf, CallerOf, needs
 
 router = new_router()
 
+_CHAINS: Final = 12
 _PATIENCE: Final = 0.05
 _FRESH_SECONDS: Final = 10.0
 
@@ -33,7 +34,7 @@ async def audit(
     return page(
         request, "audit.html", caller, here="/audit", topics=("trail",), chain=chain, verdict=None,
         entries=[masked.entry(app, each) for each in found], is_first=cursor is None,
-        workers=[each for each in await views.workers(app)][:12],
+        workers=(await views.workers(app))[:_CHAINS],
         next=after(query, found[-1].seq if len(found) == SHOWN else None),
     )  # fmt: skip
 

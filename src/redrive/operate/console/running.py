@@ -62,7 +62,8 @@ async def policies(request: Request, app: AppOf, caller: CallerOf, name: NameQue
     return page(
         request, "policies.html", caller, here="/policies", topics=("policy_override",), name=name, wrong=wrong,
         names=["*", *sorted(app.handlers)], overrides=overrides, standing=standing, tried=values,
-        said={each: said[each] for each in override.FIELDS}, shown={} if standing is None else _shown(standing), waits=[] if standing is None else _drawn(standing),
+        said={each: said[each] for each in override.FIELDS},
+        shown={} if standing is None else _shown(standing), waits=[] if standing is None else _drawn(standing),
         more=0 if standing is None else max(0, standing.terms.retry.max_attempts - 1 - _MOST_WAITS),
         total=None if standing is None else _total(standing), status=422 if wrong else 200,
     )  # fmt: skip

@@ -38,7 +38,7 @@ SCREENS: Final[Mapping[str, Sequence[Screen]]] = {
     "Running": (Screen("/workers", "Workers", "w"), Screen("/policies", "Policies", "p")),
     "Record": (Screen("/audit", "Audit", "a"), Screen("/problems", "Problems", "x")),
 }
-"""The menu. Whatever else has a screen (batches, reconcilers, schedules, transports, attention) takes its place here."""
+"""The menu. Whatever else has a screen (batches, reconcilers, schedules, transports, attention) has its place here."""
 
 NOTICES: Final[Mapping[str, str]] = {
     "replay": "Replayed: it goes round again.",

@@ -1,4 +1,4 @@
-"""Words: how the console says numbers, times and states. Whatever is printed is escaped, and shows control characters."""
+"""Words: how the console says numbers, times and states. What is printed is escaped, and shows control characters."""
 
 import json
 from collections.abc import Callable, Mapping

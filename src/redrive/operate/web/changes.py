@@ -16,6 +16,9 @@ from redrive.operate.web.problems import Problem, Rule
 
 EVERY_SECONDS: Final = 1.0
 QUIET_SECONDS: Final = 15.0
+LONGEST_SECONDS: Final = 600.0
+"""How long one stream lasts: a token that was revoked meanwhile opens no other."""
+
 STORE: Final = "store"
 """The topic of the database itself: it does not answer, or does again."""
 
@@ -38,17 +41,21 @@ class Changes:
         for each in self._listeners:
             each.wake.set()
 
-    async def stream(self) -> AsyncIterator[str]:
-        """Tell one listener what changes, as server-sent events."""
+    def check_room(self) -> None:
+        """Refuse one listener too many."""
         if len(self._listeners) >= _MOST:
             raise Problem(_TOO_MANY, f"{_MOST:,} listen already")
+
+    async def stream(self) -> AsyncIterator[str]:
+        """Tell one listener what changes, as server-sent events; after a while they have to come in anew."""
+        until = self._app.clock.monotonic() + LONGEST_SECONDS
         listener = _Listener()
         self._listeners.add(listener)
         if self._looking is None:
             self._looking = asyncio.create_task(self._look())
         try:
             yield "retry: 2000\nevent: hello\ndata: {}\n\n"
-            while not self._is_over:
+            while not self._is_over and self._app.clock.monotonic() < until:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(QUIET_SECONDS):
                         await listener.wake.wait()

@@ -5,9 +5,11 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
+from redrive.errors import ConfigurationError
 from redrive.operate.auth import SIGN_IN_SECONDS, NotSignedIn
 from redrive.operate.web import pages
 from redrive.operate.web.guard import COOKIE, AppOf, Guarded, GuardOf, public
+from redrive.operate.web.problems import NOT_READY, Problem
 
 router = APIRouter(route_class=Guarded, include_in_schema=False)
 
@@ -23,8 +25,11 @@ async def healthz() -> dict[str, Any]:
 @public
 async def readyz(app: AppOf) -> dict[str, Any]:
     """Say whether the database answers and has the right tables."""
-    await app.open()
-    await app.store.check_schema()
+    try:
+        await app.open()
+        await app.store.check_schema()
+    except ConfigurationError as error:
+        raise Problem(NOT_READY, str(error)) from error
     return {"ready": True}
 
 

@@ -13,16 +13,18 @@ from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from starlette.requests import ClientDisconnect
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from redrive.app import Redrive
-from redrive.errors import ConfigurationError
+from redrive.errors import ConfigurationError, RedriveError
 from redrive.operate.auth import ANYBODY, Caller, Forbidden, ForeignOrigin, How, NotSignedIn, Permission, Role, Tokens
 from redrive.operate.auth import proxied as vouched_for
 from redrive.operate.web import answers
-from redrive.operate.web.problems import BAD_REQUEST, INVALID, TOO_LARGE, TOO_SLOW, Problem
+from redrive.operate.web.problems import BAD_REQUEST, INVALID, NOT_READY, TOO_LARGE, TOO_SLOW, Problem, respond
 
 BODY_BYTES: Final = 8_388_608
 BODY_SECONDS: Final = 30.0
@@ -33,6 +35,7 @@ _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 
 F = TypeVar("F", bound=Callable[..., Any])
+Answer = Callable[[Request], Coroutine[Any, Any, Response]]
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -49,6 +52,12 @@ def needs(permission: Permission) -> Callable[[F], F]:
 def public(function: F) -> F:
     """Say that anybody may call a route: it tells nothing about events."""
     function.permission = None  # type: ignore[attr-defined]
+    return function
+
+
+def plain(function: F) -> F:
+    """Say that a route reads its request itself: FastAPI's own reading costs as much as all the rest of a publish."""
+    function.is_plain = True  # type: ignore[attr-defined]
     return function
 
 
@@ -80,6 +89,7 @@ class Guard:
     """Finds out who calls, and whether they may."""
 
     def __init__(self, app: Redrive, *, is_open: bool, proxy: Proxy | None, limits: Limits) -> None:
+        self._app = app
         self.tokens = Tokens(app)
         self.limits = limits
         self._is_open = is_open
@@ -88,11 +98,19 @@ class Guard:
 
     async def admit(self, request: Request, permission: Permission | None) -> Caller | None:
         """Let a request in, or say why not."""
-        caller = None if permission is None else await self.identify(request)
+        caller = None if permission is None else await self._known(request)
         if caller is not None and permission is not None and not caller.may(permission):
             raise Forbidden(f"{caller.name} is {_a(caller.role)}, and this needs the permission to {permission}")
         if request.method not in SAFE and (caller is None or caller.how is not How.TOKEN):
             check_origin(request)
+        return caller
+
+    async def _known(self, request: Request) -> Caller:
+        try:
+            caller = await self.identify(request)
+            await self._app.open()
+        except ConfigurationError as error:  # nothing that the caller has said: this cannot be worked with
+            raise Problem(NOT_READY, str(error)) from error
         return caller
 
     async def identify(self, request: Request) -> Caller:
@@ -185,10 +203,21 @@ class Guarded(APIRoute):
         self.permission: Permission | None = endpoint.permission
         extra = {**(options.get("openapi_extra") or {}), "x-permission": str(self.permission or "public")}
         super().__init__(path, endpoint, **{**options, "openapi_extra": extra})
+        if getattr(endpoint, "is_plain", False):
+            self.app = _plain_app(self._guarded(endpoint))
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Stand before what FastAPI does, which would read the body first."""
-        inner = super().get_route_handler()
+        return self._guarded(super().get_route_handler())
+
+    def _guarded(self, inner: Answer) -> Answer:
+        async def safely(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except (RedriveError, HTTPException, RequestValidationError):
+                raise
+            except Exception as error:  # noqa: BLE001 - the caller is told, the log has the rest, the server goes on
+                return await respond(request, error)
 
         async def handle(request: Request) -> Response:
             guard: Guard = request.app.state.guard
@@ -203,29 +232,42 @@ class Guarded(APIRoute):
                 raise Problem(INVALID, "this answer holds a secret and is not kept: leave the Idempotency-Key out")
             return await answers.once(request.app.state.redrive, request, caller, inner)
 
-        return handle
+        return safely
+
+
+def _plain_app(handler: Answer) -> ASGIApp:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        response = await handler(Request(scope, receive, send))
+        await response(scope, receive, send)
+
+    return app
 
 
 async def _body(request: Request, limits: Limits) -> bytes:
     """Read the body within its limits."""
-    too_large = Problem(TOO_LARGE, f"the body has more than {limits.body_bytes:,} bytes")
     said = request.headers.get("content-length", "")
     if said.isdecimal() and int(said) > limits.body_bytes:
-        raise too_large
+        raise _too_large(limits)
     parts: list[bytes] = []
     size = 0
     try:
         async with asyncio.timeout(limits.body_seconds):
-            async for part in request.stream():
-                size += len(part)
+            while True:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise Problem(BAD_REQUEST, "the caller left before the body was there")
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
                 if size > limits.body_bytes:
-                    raise too_large
-                parts.append(part)
+                    raise _too_large(limits)
+                if not message.get("more_body", False):
+                    return b"".join(parts) if len(parts) > 1 else parts[0]
     except TimeoutError:
         raise Problem(TOO_SLOW, f"the body did not come within {limits.body_seconds:g} s") from None
-    except ClientDisconnect:
-        raise Problem(BAD_REQUEST, "the caller left before the body was there") from None
-    return b"".join(parts)
+
+
+def _too_large(limits: Limits) -> Problem:
+    return Problem(TOO_LARGE, f"the body has more than {limits.body_bytes:,} bytes")
 
 
 # --- what routes ask for ---

@@ -69,9 +69,7 @@ def render(
 ) -> HTMLResponse:
     """Draw a page."""
     static = f"{root(request)}/static/{ASSETS.digest}"
-    text = environment.get_template(template).render(
-        root=root(request), static=static, theme=theme(request), **context
-    )
+    text = environment.get_template(template).render(root=root(request), static=static, theme=theme(request), **context)
     said = {**(headers or {}), "Vary": "Accept-Encoding, Cookie"}
     if "gzip" not in request.headers.get("accept-encoding", ""):
         return HTMLResponse(text, status, said)

@@ -4,6 +4,7 @@ Every error of ours is mapped here, once. What nobody foresaw is logged and told
 """
 
 import json
+import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -167,7 +168,8 @@ async def respond(request: Request, error: Exception) -> Response:
     """Answer with an error: a page for a browser that looks at pages, problem+json for all others."""
     said = told(error)
     if said.rule is UNEXPECTED:
-        log.error("request failed", method=request.method, path=request.scope["path"], error=repr(error)[:500])
+        where = "".join(traceback.format_exception(error))[-4_000:]
+        log.error("request failed", method=request.method, path=request.scope["path"], error=where)
     headers = dict(said.headers)
     if said.rule.retry_after is not None:
         headers["Retry-After"] = str(said.rule.retry_after)

@@ -8,7 +8,8 @@ import ipaddress
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 import uvicorn
 from fastapi import FastAPI
@@ -19,7 +20,6 @@ from redrive.logs import log
 from redrive.operate.auth import Tokens
 from redrive.operate.web.guard import Proxy
 
-DEFAULT_PORT: Final = 8321
 _STOP_SECONDS: Final = 10
 _MOST_AT_ONCE: Final = 2_000
 _BACKLOG: Final = 2_048
@@ -50,13 +50,14 @@ async def check_bind(app: Redrive, host: str, *, open_for_viewing: bool, proxy: 
 
 
 class Server:
-    """One server; ``run`` ends after ``stop``, when running requests have been answered."""
+    """One server: it serves as long as it is entered, and leaves when running requests have been answered."""
 
     def __init__(self, web: FastAPI, host: str, port: int) -> None:
         self._web = web
         self._host = host
         self._port = port
         self._socket: socket.socket | None = None
+        self._running: asyncio.Task[None] | None = None
         config = uvicorn.Config(
             web, log_config=None, access_log=False, lifespan="off", server_header=False, date_header=True,
             proxy_headers=False, timeout_graceful_shutdown=_STOP_SECONDS, limit_concurrency=_MOST_AT_ONCE,
@@ -71,6 +72,7 @@ class Server:
         place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             place.bind((self._host.strip("[]"), self._port))
+            place.listen(_BACKLOG)  # whoever is told the address may call at once
         except OSError as error:
             place.close()
             raise ConfigurationError(
@@ -80,22 +82,36 @@ class Server:
         host = f"[{self._host.strip('[]')}]" if family == socket.AF_INET6 else self._host
         return f"http://{host}:{place.getsockname()[1]}"
 
-    async def run(self) -> None:
-        """Serve until ``stop``."""
+    async def __aenter__(self) -> Self:
         if self._socket is None:
             self.bind()
         assert self._socket is not None
+        self._running = asyncio.create_task(self._server.serve([self._socket]))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._running is not None
+        assert self._socket is not None
+        self.stop()
         try:
-            await self._server.serve([self._socket])
+            await self._running
         finally:
             self._socket.close()
 
     def stop(self, *, at_once: bool = False) -> None:
         """Take no more requests; those that wait for news are let go."""
-        log.info("server stopping")
+        if not self._server.should_exit:
+            log.info("server stopping")
         self._web.state.changes.stop()
         self._server.should_exit = True
         self._server.force_exit = self._server.force_exit or at_once
+
+    @property
+    def answered(self) -> int:
+        """How many requests have been answered."""
+        return self._server.server_state.total_requests
 
     @property
     def started(self) -> bool:
@@ -108,18 +124,3 @@ class _Uvicorn(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-async def serve_until(server: Server, stopped: asyncio.Event) -> None:
-    """Serve until an event is set."""
-    running = asyncio.create_task(server.run())
-    waiting = asyncio.create_task(stopped.wait())
-    try:
-        await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        server.stop()
-        await running
-    finally:
-        for task in (running, waiting):
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task

@@ -5,11 +5,10 @@ database that is away when the server starts is told request by request.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
-from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -53,7 +52,7 @@ def redrive_asgi(
     ``open_for_viewing``: whoever calls from this very machine may look without a token. ``proxy``: a reverse proxy that
     says who calls. Without either a token is needed for everything.
     """
-    web = FastAPI(title="Redrive", openapi_url=None, docs_url=None, redoc_url=None)
+    web = _Site(title="Redrive", openapi_url=None, docs_url=None, redoc_url=None)
     web.state.redrive = app
     limits = Limits(body_bytes, body_seconds)
     web.state.guard = Guard(app, is_open=open_for_viewing, proxy=proxy, limits=limits)
@@ -63,32 +62,29 @@ def redrive_asgi(
     web.mount("/static", ASSETS)
     for kind in (RedriveError, RequestValidationError, HTTPException, Exception):
         web.add_exception_handler(kind, problems.respond)
-    web.add_middleware(_Headers)
     return web
 
 
-class _Headers:
+class _Site(FastAPI):
+    """Puts the headers around everything, what FastAPI answers to an error nobody foresaw included."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        return _careful(super().build_middleware_stack())
+
+
+def _careful(app: ASGIApp) -> ASGIApp:
     """Add to every answer what tells a browser to be careful with it."""
+    raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in HEADERS.items()]
+    unkept = (b"cache-control", b"no-store")
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
+    async def site(scope: Scope, receive: Receive, send: Send) -> None:
         async def careful(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
-                headers.setdefault("Cache-Control", "no-store")
+                headers = message["headers"]
+                kept = any(name == unkept[0] for name, _ in headers)
+                message["headers"] = [*headers, *raw] if kept else [*headers, *raw, unkept]
             await send(message)
 
-        await self._app(scope, receive, careful)
+        await app(scope, receive, careful if scope["type"] == "http" else send)
 
-
-def openapi(web: FastAPI) -> dict[str, Any]:
-    """Describe the API (OpenAPI 3.1)."""
-    return api.described(web.routes)
+    return site

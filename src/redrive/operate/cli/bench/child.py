@@ -30,6 +30,7 @@ from redrive.app import Redrive
 from redrive.context import Context
 from redrive.operate import views
 from redrive.operate.cli.bench import raw
+from redrive.operate.cli.bench.http import publish_http, serve_http
 from redrive.operate.cli.bench.place import TYPE
 from redrive.policy import RetryPolicy
 from redrive.redrive import Release
@@ -356,6 +357,8 @@ JOBS: Final[dict[str, Job]] = {
     "raw_drain": raw_drain,
     "publish": publish,
     "raw_publish": raw_publish,
+    "serve_http": serve_http,
+    "publish_http": publish_http,
     "idle": idle,
     "pick_up": pick_up,
     "publish_spaced": publish_spaced,

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from redrive.operate.cli.bench.drain import drain, keys
 from redrive.operate.cli.bench.growth import growth
+from redrive.operate.cli.bench.http import http
 from redrive.operate.cli.bench.measure import Report, Setup
 from redrive.operate.cli.bench.place import Place
 from redrive.operate.cli.bench.pressure import backlog, snapshot, storm
@@ -16,6 +17,7 @@ SCENARIOS: Final[dict[str, Callable[[Setup, Place], Coroutine[Any, Any, Report]]
     "drain": drain,
     "keys": keys,
     "publish": publish,
+    "http": http,
     "latency": latency,
     "idle": idle,
     "snapshot": snapshot,

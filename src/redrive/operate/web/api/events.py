@@ -53,7 +53,8 @@ async def listed(
     await app.open()
     narrowed = views.narrowed(app, EventFilter(status=filter_.status, limit=filter_.limit, before=before), wanted)
     found = await app.page(narrowed)
-    return page([masked.event_line(app, each) for each in found.events], after(query, found.before))
+    shown = masked.seen(app, caller, wanted, found.events)
+    return page([masked.event_line(app, each) for each in shown], after(query, found.before))
 
 
 @router.get("/events/{event_id}")

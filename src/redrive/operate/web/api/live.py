@@ -10,6 +10,7 @@ from redrive.operate.auth import Permission
 from redrive.operate.views import plain
 from redrive.operate.web.api.shared import page
 from redrive.operate.web.api.shared import router as new_router
+from redrive.operate.web.changes import Changes
 from redrive.operate.web.guard import AppOf, needs
 
 router = new_router("live")
@@ -31,5 +32,6 @@ async def workers(app: AppOf) -> dict[str, Any]:
 @needs(Permission.LOOK)
 async def changes(request: Request) -> Response:
     """Tell what kind of thing has changed, as it changes: `event: changed`, `data: {"topics": ["outbox"]}`."""
-    stream = request.app.state.changes.stream()
-    return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+    found: Changes = request.app.state.changes
+    found.check_room()
+    return StreamingResponse(found.stream(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})

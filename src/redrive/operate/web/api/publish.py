@@ -14,7 +14,7 @@ from redrive.operate.auth import Permission
 from redrive.operate.web import answers, cloudevents, pages
 from redrive.operate.web.api.shared import BASE, Sent
 from redrive.operate.web.api.shared import router as new_router
-from redrive.operate.web.guard import needs
+from redrive.operate.web.guard import needs, plain
 from redrive.operate.web.problems import INVALID, NOT_JSON, Problem
 from redrive.publish import KEY_LIMIT, NAME_LIMIT
 
@@ -101,6 +101,7 @@ def _body_schema() -> dict[str, Any]:
     openapi_extra={"requestBody": _body_schema()},
 )
 @needs(Permission.PUBLISH)
+@plain
 async def publish(request: Request) -> Response:
     """Store an event, or up to 1,000 in one transaction; answered when they are durable.
 
