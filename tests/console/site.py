@@ -67,14 +67,11 @@ def served(make: Callable[[], Redrive], **options: Any) -> Iterator[Served]:
         box["loop"] = asyncio.get_running_loop()
         async with make() as app:
             server = Server(redrive_asgi(app, **options), "127.0.0.1", 0)
-            box.update(app=app, url=server.bind(), server=server)
-            running = asyncio.create_task(server.run())
-            while not server.started:  # noqa: ASYNC110 - it has nothing to wait for
-                await asyncio.sleep(0.01)
-            ready.set()
-            await stop.wait()
-            server.stop(at_once=True)
-            await running
+            box.update(app=app, url=server.bind())
+            async with server:
+                ready.set()
+                await stop.wait()
+                server.stop(at_once=True)
 
     def run() -> None:
         try:
