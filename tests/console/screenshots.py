@@ -38,7 +38,7 @@ def screens(site: Served, scene: str) -> dict[str, str]:
     }  # fmt: skip
     if scene == "empty":
         return common
-    group = next(each for each in site.call(site.app.groups) if each.error_class == "broken")
+    group = next(each for each in site.call(site.app.groups) if each.error_type == "KeyError")
     redrive = site.call(site.app.redrivings)[0]
     dead = site.call(newest, site.app, "status:failed type:payment.captured")
     return common | {

@@ -98,6 +98,9 @@ WARM = {
     "probe": {"outbox_blocked", "outbox_key", "outbox_key_in_flight", "outbox_pkey"},
     "dependency_waiting": {"outbox_blocked"},
     "dependency_lock": {"outbox_blocked"},
+    "ended_by_time": {"outbox_ended"},
+    "failed_by_time": {"outbox_group", "outbox_failed"},
+    "due_by_time": {"outbox_due"},
 }
 
 
@@ -230,6 +233,13 @@ SQLITE = {
     "probe": ("redrive_outbox_blocked (blocked_on=? AND id>?)", "INTEGER PRIMARY KEY"),
     "dependency_waiting": ("redrive_outbox_blocked (blocked_on=?)",),
     "dependency_lock": ("redrive_outbox_blocked (blocked_on=?)",),
+    "ended_by_time": ("redrive_outbox_ended (ended_at>? AND ended_at<?)",),
+    "failed_by_time": (
+        "redrive_outbox_group (fingerprint=? AND id>? AND id<?)",
+        "redrive_outbox_failed (id>? AND id<?)",
+    ),
+    "due_by_time": ("redrive_outbox_due (queue=? AND priority=? AND generation=? AND due_at>? AND due_at<?)",),
+    "redrive_stages": ("PRIMARY KEY (redrive_id=? AND position<?)",),
     "trail_head": ("PRIMARY KEY (chain=?)",),
     "trail_of_event": ("redrive_trail_event (event_id=?)",),
     "heartbeat": ("sqlite_autoindex_redrive_session_1 (id=?)",),

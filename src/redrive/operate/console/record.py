@@ -34,7 +34,7 @@ async def audit(
     return page(
         request, "audit.html", caller, here="/audit", topics=("trail",), chain=chain, verdict=None,
         entries=[masked.entry(app, each) for each in found], is_first=cursor is None,
-        workers=(await views.workers(app))[:_CHAINS],
+        workers=(await views.live_workers(app))[:_CHAINS],
         next=after(query, found[-1].seq if len(found) == SHOWN else None),
     )  # fmt: skip
 

@@ -1,6 +1,7 @@
 """Redrives: plan, approve, start with a ramp, watch, pause, resume, abort, judge."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -107,12 +108,19 @@ async def redrive(request: Request, app: AppOf, caller: CallerOf, redrive_id: Id
     live = await views.live_workers(app)
     return page(
         request, "redrive.html", caller, here="/redrives", topics=("redrive", "outbox"), redrive=standing,
-        sentence=app.mask.text(standing.sentence), parts=outcome(standing), stages=await _stages(app, standing),
+        sentence=_sentence(app, standing), parts=outcome(standing), stages=await _stages(app, standing),
         groups=await _groups(app, standing), ineligible=await _ineligible(app, standing), workers=len(live),
         needs_approval=_needs_approval(standing, limit), limit=limit, own_plan=standing.planned_by == caller.actor,
         ramp=", ".join(map(str, RAMP)), in_flight=DEFAULT_IN_FLIGHT, most=caller.most_redriven,
         seconds_at=[(rate, standing.ready / rate) for rate in _RATES], eta=_eta(standing), words=_WORDS,
     )  # fmt: skip
+
+
+def _sentence(app: Redrive, standing: Redriving) -> str:
+    """Say what is meant, with its count."""
+    with suppress(SelectionError):  # planned by a release that understood more
+        return app.mask.text(parse(standing.selection).sentence(standing.planned_at, standing.total))
+    return app.mask.text(standing.sentence)
 
 
 def _needs_approval(standing: Redriving, limit: int | None) -> bool:
@@ -209,7 +217,7 @@ async def members(
     following = found[-1].position if len(found) == SHOWN else None
     return page(
         request, "members.html", caller, here="/redrives", topics=("redrive",), redrive=standing, members=found,
-        next=after(query, following), sentence=app.mask.text(standing.sentence), is_first=cursor is None,
+        next=after(query, following), sentence=_sentence(app, standing), is_first=cursor is None,
     )  # fmt: skip
 
 

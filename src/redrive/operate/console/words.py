@@ -51,7 +51,7 @@ TONES: Final[Mapping[str, str]] = {
 }  # fmt: skip
 """The colour of a state. It is always beside its word."""
 
-_SHORT_ID: Final = 13
+_LONGEST_ID: Final = 20
 
 
 def instant(value: datetime | str | None) -> datetime | None:
@@ -113,8 +113,9 @@ def span(seconds: float | None) -> str:
 
 
 def short(value: object) -> str:
-    """Shorten an id so far that it still opens what it names."""
-    return str(value)[:_SHORT_ID]
+    """Shorten an id to its two ends: those made in one moment begin alike."""
+    said = str(value)
+    return said if len(said) <= _LONGEST_ID else f"{said[:8]}…{said[-6:]}"
 
 
 def line(value: str | None, limit: int = 160) -> str:
