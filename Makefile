@@ -11,7 +11,7 @@ LOCK   := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gene
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test check format bench lab lock clean
+.PHONY: help setup demo test check format bench lab pictures lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -51,6 +51,9 @@ bench: $(PEERS) ## measure, beside the peers (ARGS=…)
 
 lab: $(READY) ## long experiments (LAB_MINUTES=…, ARGS=…)
 	$(BIN)/pytest -m lab $(ARGS)
+
+pictures: $(READY) ## draw the pictures of the documentation anew (ARGS=FOLDER for all of them)
+	$(BIN)/python -m tests.console.screenshots $(ARGS)
 
 lock: $(READY) ## resolve the requirements anew
 	$(LOCK) --upgrade --all-extras pyproject.toml requirements/dev.in -o requirements/dev.txt

@@ -106,6 +106,9 @@ WARM = {
     "attention_groups": {"outbox_group"},
     "attention_ungrouped": {"outbox_ungrouped"},
     "attention_compensations": {"outbox_compensation_failed"},
+    "ended_by_time": {"outbox_ended"},
+    "failed_by_time": {"outbox_group", "outbox_failed"},
+    "due_by_time": {"outbox_due"},
 }
 SIDE = {  # of tables that are empty here: which index there is for them
     "attention_hooks": {"trail_evidence", "trail_event"},
@@ -257,6 +260,13 @@ SQLITE = {
     "probe": ("redrive_outbox_blocked (blocked_on=? AND id>?)", "INTEGER PRIMARY KEY"),
     "dependency_waiting": ("redrive_outbox_blocked (blocked_on=?)",),
     "dependency_lock": ("redrive_outbox_blocked (blocked_on=?)",),
+    "ended_by_time": ("redrive_outbox_ended (ended_at>? AND ended_at<?)",),
+    "failed_by_time": (
+        "redrive_outbox_group (fingerprint=? AND id>? AND id<?)",
+        "redrive_outbox_failed (id>? AND id<?)",
+    ),
+    "due_by_time": ("redrive_outbox_due (queue=? AND priority=? AND generation=? AND due_at>? AND due_at<?)",),
+    "redrive_stages": ("PRIMARY KEY (redrive_id=? AND position<?)",),
     "trail_head": ("PRIMARY KEY (chain=?)",),
     "trail_of_event": ("redrive_trail_event (event_id=?)",),
     "heartbeat": ("sqlite_autoindex_redrive_session_1 (id=?)",),

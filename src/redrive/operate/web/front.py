@@ -1,4 +1,4 @@
-"""The front: signing in and out, a first page, and whether we live."""
+"""The front: signing in and out, and whether we live."""
 
 from typing import Any
 
@@ -6,11 +6,10 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from redrive.errors import ConfigurationError
-from redrive.operate import views
 from redrive.operate.auth import SIGN_IN_SECONDS, NotSignedIn, Permission
 from redrive.operate.metrics import metrics_text
 from redrive.operate.web import pages
-from redrive.operate.web.guard import COOKIE, AppOf, CallerOf, Guarded, GuardOf, needs, public
+from redrive.operate.web.guard import COOKIE, AppOf, Guarded, GuardOf, needs, public
 from redrive.operate.web.problems import NOT_READY, Problem
 
 router = APIRouter(route_class=Guarded, include_in_schema=False)
@@ -40,13 +39,6 @@ async def readyz(app: AppOf) -> dict[str, Any]:
     except ConfigurationError as error:
         raise Problem(NOT_READY, str(error)) from error
     return {"ready": True}
-
-
-@router.get("/")
-@needs(Permission.LOOK)
-async def home(request: Request, app: AppOf, caller: CallerOf) -> Response:
-    """Draw the first page."""
-    return pages.render(request, "home.html", caller=caller, overview=await views.overview(app))
 
 
 @router.get("/login")

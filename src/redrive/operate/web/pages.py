@@ -1,5 +1,6 @@
 """Pages: HTML for people. Everything is escaped, and nothing of a page is inline script or style."""
 
+import gzip
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote
@@ -8,11 +9,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-API: Final = "/api/"
-_MOST_FIELDS: Final = 100
+from redrive.operate.console.assets import ASSETS
 
-_environment = Environment(
-    loader=PackageLoader("redrive.operate.web"),
+API: Final = "/api/"
+THEME: Final = "redrive_theme"
+_MOST_FIELDS: Final = 100
+_PACKED: Final = 5
+
+environment = Environment(
+    loader=PackageLoader("redrive.operate.console"),
     autoescape=select_autoescape(default=True, default_for_string=True),
     undefined=StrictUndefined,
     trim_blocks=True,
@@ -63,5 +68,16 @@ def render(
     request: Request, template: str, status: int = 200, headers: Mapping[str, str] | None = None, **context: Any
 ) -> HTMLResponse:
     """Draw a page."""
-    text = _environment.get_template(template).render(root=root(request), **context)
-    return HTMLResponse(text, status, dict(headers or {}))
+    static = f"{root(request)}/static/{ASSETS.digest}"
+    text = environment.get_template(template).render(root=root(request), static=static, theme=theme(request), **context)
+    said = {**(headers or {}), "Vary": "Accept-Encoding, Cookie"}
+    if "gzip" not in request.headers.get("accept-encoding", ""):
+        return HTMLResponse(text, status, said)
+    packed = gzip.compress(text.encode("utf-8", "replace"), _PACKED, mtime=0)
+    return HTMLResponse(packed, status, {**said, "Content-Encoding": "gzip"})
+
+
+def theme(request: Request) -> str:
+    """Say whether somebody wants it light or dark, whatever the machine says."""
+    chosen = request.cookies.get(THEME)
+    return chosen if chosen in ("light", "dark") else ""

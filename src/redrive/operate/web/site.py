@@ -5,24 +5,24 @@ database that is away when the server starts is told request by request.
 """
 
 from collections.abc import Sequence
-from importlib import resources
 from typing import Final
 
 from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from redrive.app import Redrive
 from redrive.errors import RedriveError
+from redrive.operate.console.assets import ASSETS
+from redrive.operate.console.routers import ROUTERS as CONSOLE
 from redrive.operate.web import api, front, problems
 from redrive.operate.web.changes import Changes
 from redrive.operate.web.guard import BODY_BYTES, BODY_SECONDS, Guard, Limits, Proxy
 
 __all__ = ["Proxy", "ROUTERS", "redrive_asgi"]
 
-ROUTERS: Final[Sequence[APIRouter]] = (*api.ROUTERS, front.router)
+ROUTERS: Final[Sequence[APIRouter]] = (*api.ROUTERS, front.router, *CONSOLE)
 """Every route there is. The publish route is the hottest, so the API comes first."""
 
 HEADERS: Final = {
@@ -59,7 +59,7 @@ def redrive_asgi(
     web.state.changes = Changes(app)
     for router in ROUTERS:
         web.router.routes.extend(router.routes)
-    web.mount("/static", StaticFiles(directory=str(resources.files("redrive.operate.web") / "static")))
+    web.mount("/static", ASSETS)
     for kind in (RedriveError, RequestValidationError, HTTPException, Exception):
         web.add_exception_handler(kind, problems.respond)
     return web

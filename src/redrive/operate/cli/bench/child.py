@@ -32,6 +32,7 @@ from redrive.context import Context
 from redrive.errors import Taken
 from redrive.operate import metrics, views
 from redrive.operate.cli.bench import drift, raw
+from redrive.operate.cli.bench.console import console_pages
 from redrive.operate.cli.bench.http import publish_http, serve_http
 from redrive.operate.cli.bench.place import TYPE
 from redrive.policy import RetryPolicy
@@ -352,6 +353,7 @@ async def look(go: Callable[[], None], *, url: str, samples: int) -> Result:
         }
         for selection in (*_SELECTIONS, f"status:failed group:{largest.fingerprint}"):
             looks[selection] = partial(app.page, views.narrowed(app, EventFilter(), parse(selection)))
+        looks |= await console_pages(app, largest)
         go()
         for _ in range(samples):
             for name, ask in looks.items():

@@ -1,0 +1,99 @@
+"""Overview: is all well, and if not, where to look."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fastapi import Request
+from starlette.responses import Response
+
+from redrive import group as engine
+from redrive.operate import masked, views
+from redrive.operate.auth import Permission
+from redrive.operate.console import pace
+from redrive.operate.console.shell import new_router, page
+from redrive.operate.console.words import plural, span
+from redrive.operate.web.guard import AppOf, CallerOf, needs
+from redrive.redrive import Redriving
+
+router = new_router()
+
+_OLD_BACKLOG: Final = 60.0
+_GROUPS: Final = 6
+_TOPICS: Final = ("outbox", "failure_group", "redrive", "dependency", "session")
+_RUNNING: Final = ("running", "paused", "halted")
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How things stand, in a sentence, and what is said below it."""
+
+    tone: str
+    word: str
+    sentence: str
+    more: str = ""
+
+
+@router.get("/")
+@needs(Permission.LOOK)
+async def overview(request: Request, app: AppOf, caller: CallerOf) -> Response:
+    """Draw the first page."""
+    counts = await views.overview(app)
+    standing = await views.dependencies(app)
+    shut = [masked.standing(app, each) for each in standing if each.of.is_shut]
+    groups = await engine.groups(app.store, limit=_GROUPS)
+    redrives = [each for each in await app.redrivings(limit=20) if each.state in _RUNNING]
+    return page(
+        request, "overview.html", caller, here="/", topics=_TOPICS,
+        counts=counts, health=health(counts, shut, redrives), shut=shut, redrives=redrives,
+        groups=[await masked.group(app, each) for each in groups],
+        lines=await pace.of_groups(app, [each.fingerprint for each in groups]),
+        ended=await pace.ended(app), failed=await pace.failed(app), due=await pace.due(app),
+        is_new=_is_new(counts),
+    )  # fmt: skip
+
+
+def _is_new(counts: Mapping[str, Any]) -> bool:
+    return not any(counts[name] for name in ("pending", "in_flight", "blocked", "failed", "delivered", "workers"))
+
+
+def health(counts: Mapping[str, Any], shut: Sequence[Mapping[str, Any]], redrives: Sequence[Redriving]) -> Health:
+    """Say the most pressing thing first."""
+    failed = counts["failed"]
+    quarantine = f"{plural(failed, 'dead letter')} in quarantine." if failed else "The quarantine is empty."
+    return next(_judgements(counts, shut, redrives, quarantine))
+
+
+def _judgements(
+    counts: Mapping[str, Any], shut: Sequence[Mapping[str, Any]], redrives: Sequence[Redriving], quarantine: str
+) -> Iterator[Health]:
+    waiting, workers, failed = counts["pending"], counts["workers"], counts["failed"]
+    if not workers and waiting:
+        sentence = f"Nobody is at work, and {plural(waiting, 'event')} {_wait(waiting)}."
+        yield Health("bad", "Stopped", sentence, f"Start a worker: redrive worker APP. {quarantine}")
+    if shut:
+        more = f"Circuits close by themselves, holds are lifted by people. {quarantine}"
+        yield Health("wait", "Waiting", _shut_sentence(shut), more)
+    if (old := counts["oldest_due_seconds"] or 0.0) > _OLD_BACKLOG:
+        sentence = f"The workers are behind: the oldest due event has waited for {span(old)}."
+        yield Health("wait", "Behind", sentence, quarantine)
+    if any(each.state == "halted" for each in redrives):
+        yield Health("bad", "Halted", "A redrive has halted itself, and waits for a person.", quarantine)
+    if failed:
+        running = f"{plural(len(redrives), 'redrive')} under way." if redrives else ""
+        sentence = f"{plural(failed, 'dead letter')} {_wait(failed)} for a person."
+        yield Health("wait", "Attention", sentence, running or "Nothing leaves the quarantine by itself.")
+    if not workers:
+        yield Health("quiet", "Idle", "Nothing waits, and nobody is at work.")
+    yield Health("good", "Well", "All is well.", f"{plural(workers, 'worker')} at work, nothing needs a person.")
+
+
+def _shut_sentence(shut: Sequence[Mapping[str, Any]]) -> str:
+    held = sum(each["waiting"] for each in shut)
+    others = f" and {len(shut) - 1} more" if len(shut) > 1 else ""
+    verb, spend = "are" if others else "is", "spends" if held == 1 else "spend"
+    return f"{shut[0]['name']}{others} {verb} shut; {plural(held, 'event')} {_wait(held)} and {spend} no attempts."
+
+
+def _wait(number: int) -> str:
+    return "waits" if number == 1 else "wait"

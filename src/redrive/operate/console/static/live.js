@@ -1,0 +1,119 @@
+// Live: the server says what kind of thing has changed; the page is fetched anew and what differs is put in place.
+// Rows never move under the pointer: while it is over a list, new rows wait and old ones stay.
+import { morph } from "./morph.js";
+
+const LEAST = 1000; // between two fetches
+const CLOCK = 5000;
+
+const sign = document.getElementById("live");
+let held = null; // a page that waits for the pointer to leave
+let fetching = false;
+let again = false;
+let last = 0;
+
+const say = (state, word) => {
+  sign.dataset.state = state;
+  sign.querySelector(".word").textContent = word;
+};
+
+const lists = () => [...document.querySelectorAll("[data-rows]")];
+const overList = () => lists().some((list) => list.matches(":hover") || list.contains(document.activeElement));
+
+const place = (page, { still }) => {
+  const under = document.querySelector("[data-rows] > [data-key]:hover") || document.querySelector("[data-rows] > [aria-selected=true]");
+  const before = under?.getBoundingClientRect().top;
+  const waiting = morph(document.getElementById("main"), page.getElementById("main"), { still });
+  document.title = page.title;
+  if (under?.isConnected && still) {
+    const moved = under.getBoundingClientRect().top - before;
+    if (moved) scrollBy({ top: moved, behavior: "instant" });
+  }
+  held = waiting ? page : null;
+  news(waiting);
+};
+
+const news = (waiting) => {
+  let pill = document.querySelector(".news");
+  if (!waiting) return pill?.remove();
+  say("held", "waiting for the pointer");
+  if (!pill) {
+    pill = Object.assign(document.createElement("button"), { type: "button", className: "news" });
+    pill.addEventListener("click", release);
+  }
+  pill.textContent = waiting === 1 ? "1 change" : `${waiting} changes`;
+  const side = document.querySelector(".foot");
+  if (!pill.isConnected) side.prepend(pill);
+};
+
+const release = () => {
+  if (!held) return;
+  place(held, { still: false });
+  say("on", "live");
+};
+
+export const refresh = async () => {
+  if (fetching || document.hidden) { again = true; return; }
+  const pause = LEAST - (performance.now() - last);
+  if (pause > 0) { again = true; setTimeout(() => { if (again) { again = false; refresh(); } }, pause); return; }
+  fetching = true;
+  again = false;
+  last = performance.now();
+  try {
+    const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+    if (answer.redirected && new URL(answer.url).pathname.endsWith("/login")) return location.assign(answer.url);
+    if (!answer.ok) throw new Error(answer.status);
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    say("on", "live");
+    place(page, { still: overList() });
+    repeat();
+  } catch {
+    say("lost", "not connected");
+  } finally {
+    fetching = false;
+    if (again) setTimeout(refresh, LEAST);
+  }
+};
+
+// A page that waits for something of its own (a long look) asks again by itself.
+const repeat = () => {
+  const wish = document.querySelector("[data-again]");
+  if (wish) setTimeout(refresh, Number(wish.dataset.again) * 1000);
+};
+
+const UNITS = [[172800, 86400, "days"], [7200, 3600, "h"], [120, 60, "min"], [0, 1, "s"]];
+const words = (seconds) => {
+  const span = Math.abs(seconds);
+  if (span < 0.95) return "now";
+  const [, unit, name] = UNITS.find(([least]) => span >= least);
+  const said = span < 10 ? `${span.toFixed(0)} s` : `${Math.round(span / unit)} ${name}`;
+  return seconds < 0 ? `${said} ago` : `in ${said}`;
+};
+const tell = () => {
+  for (const each of document.querySelectorAll("time:not([data-fixed])")) {
+    const said = words((Date.parse(each.dateTime) - Date.now()) / 1000);
+    if (each.textContent !== said) each.textContent = said;
+  }
+};
+
+export const listen = () => {
+  setInterval(tell, CLOCK);
+  document.addEventListener("visibilitychange", () => { if (!document.hidden && again) refresh(); });
+  document.addEventListener("pointerout", () => setTimeout(() => { if (held && !overList()) release(); }, 150));
+  repeat();
+  if (!document.body.dataset.topics) return say("off", "still");
+  const source = new EventSource(`${document.body.dataset.root}/api/v1/changes`);
+  let missed = false;
+  source.addEventListener("hello", () => {
+    say("on", "live");
+    if (missed) refresh();
+    missed = false;
+  });
+  source.addEventListener("changed", (event) => {
+    const mine = new Set(document.body.dataset.topics.split(" ").filter(Boolean));
+    if (JSON.parse(event.data).topics.some((topic) => mine.has(topic) || topic === "store")) refresh();
+  });
+  source.addEventListener("error", () => {
+    missed = true;
+    say("lost", "not connected");
+  });
+};

@@ -1,0 +1,110 @@
+"""The pictures of the documentation: `python -m tests.console.screenshots [FOLDER]` draws them anew.
+
+Without a folder the handful that the documentation shows is written to docs/images; with one, every screen of every
+scene goes there, light, dark and narrow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, Page
+
+from tests.console import browser as chromium
+from tests.console.scenes import World, fill, newest, shop
+from tests.console.site import Served, served
+
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
+WIDE, NARROW = {"width": 1280, "height": 820}, {"width": 360, "height": 780}
+SHOWN = {
+    ("busy", "light", "overview"): "console-overview.png",
+    ("outage", "dark", "overview"): "console-outage.png",
+    ("busy", "light", "group"): "console-group.png",
+    ("busy", "dark", "redrive"): "console-redrive.png",
+    ("busy", "narrow", "failures"): "console-narrow.png",
+}
+
+
+def screens(site: Served, scene: str) -> dict[str, str]:
+    """Name the pages of a scene."""
+    common = {
+        "overview": "/", "failures": "/failures", "events": "/events", "redrives": "/redrives", "keys": "/keys",
+        "dependencies": "/dependencies", "workers": "/workers", "policies": "/policies?name=order.paid",
+        "audit": "/audit", "problems": "/problems",
+    }  # fmt: skip
+    if scene == "empty":
+        return common
+    group = next(each for each in site.call(site.app.groups) if each.error_type == "KeyError")
+    redrive = site.call(site.app.redrivings)[0]
+    dead = site.call(newest, site.app, "status:failed type:payment.captured")
+    return common | {
+        "group": f"/failures/{group.short}", "event": f"/events/{dead}", "edit": f"/events/{dead}/edit",
+        "redrive": f"/redrives/{redrive.id}", "search": "/events?q=status:failed+type:payment.*",
+        "discard": "/many?verb=discard&q=class:rejected", "members": f"/redrives/{redrive.id}/members",
+        "plan": _plan(site),
+    }  # fmt: skip
+
+
+def _plan(site: Served) -> str:
+    plan = site.call(site.app.plan, "status:failed class:broken", by="grace")
+    return f"/redrives/{plan.redrive.id}"
+
+
+def draw(browser: Browser, site: Served, scene: str, folder: Path, wanted: set[tuple[str, str]] | None) -> None:
+    """Draw the pages of a scene in every look."""
+    token, places = site.token(), screens(site, scene)
+    for look, size, theme in (("light", WIDE, "light"), ("dark", WIDE, "dark"), ("narrow", NARROW, "light")):
+        context = browser.new_context(viewport=size, color_scheme=theme, device_scale_factor=1)  # type: ignore[arg-type]
+        page = context.new_page()
+        _sign_in(page, site, token)
+        for name, path in places.items():
+            if wanted is None or (look, name) in wanted:
+                page.goto(site.url + path)
+                page.wait_for_timeout(300)
+                place = folder / f"{scene}-{look}-{name}.png"
+                page.screenshot(path=place, full_page=wanted is None)
+        context.close()
+
+
+def _sign_in(page: Page, site: Served, token: str) -> None:
+    page.goto(site.url + "/login")
+    page.get_by_label("Token").fill(token)
+    page.get_by_role("button", name="Sign in").click()
+
+
+def main(arguments: list[str]) -> None:
+    """Draw what was asked for."""
+    with tempfile.TemporaryDirectory() as place, chromium.running() as browser:
+        folder = Path(arguments[0] if arguments else place)
+        folder.mkdir(parents=True, exist_ok=True)
+        scenes = arguments[1:] or ["empty", "busy", "outage"]
+        for scene in scenes:
+            url = f"sqlite:///{place}/{scene}.db"
+            _fill(url, scene)
+            wanted = None if arguments else {(look, name) for at, look, name in SHOWN if at == scene}
+            with served(lambda url=url: shop(url, World())) as site:  # type: ignore[misc]
+                draw(browser, site, scene, folder, wanted)
+        if not arguments:
+            IMAGES.mkdir(exist_ok=True)
+            for (scene, look, name), image in SHOWN.items():
+                (IMAGES / image).write_bytes((folder / f"{scene}-{look}-{name}.png").read_bytes())
+                print(f"docs/images/{image}")
+
+
+def _fill(url: str, scene: str) -> None:
+    # On a thread of its own: Playwright has a loop on this one.
+    from concurrent.futures import ThreadPoolExecutor
+
+    def work() -> Any:
+        return asyncio.run(fill(url, scene))
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(work).result()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
