@@ -308,6 +308,18 @@ def test_a_large_redrive_waits_for_a_second_person(desk: Desk) -> None:
     expect(page.locator("#start")).to_be_visible()  # hers has heard of it, too
 
 
+def test_problems_are_looked_for_when_the_page_is_opened(desk: Desk) -> None:
+    orders(desk, 2)
+    page = desk.sit()
+
+    page.goto(desk.site.url + "/problems")
+
+    expect(page.locator("#list")).to_contain_text("2 in quarantine")
+    expect(page.locator("main")).to_contain_text("Looked")
+    page.get_by_role("link", name="Look now").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("to see to")
+
+
 def rows_of(page: Page) -> list[str]:
     found: list[str] = page.locator("#list tbody tr").evaluate_all("rows => rows.map(row => row.dataset.key)")
     return found

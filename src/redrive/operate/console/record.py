@@ -17,7 +17,6 @@ from redrive.operate.web.guard import AppOf, CallerOf, needs
 router = new_router()
 
 _CHAINS: Final = 12
-_PATIENCE: Final = 0.05
 _FRESH_SECONDS: Final = 10.0
 
 
@@ -49,52 +48,45 @@ async def verify(request: Request, app: AppOf, caller: CallerOf) -> Response:
 
 @router.get("/problems")
 @needs(Permission.LOOK)
-async def problems(request: Request, app: AppOf, caller: CallerOf) -> Response:
-    """Show what was found when somebody looked last. Looking may take long, so a page does not wait for it."""
-    held: Examination = _examination(request, app)
-    await held.look()
+async def problems(request: Request, app: AppOf, caller: CallerOf, look: bool = False) -> Response:  # noqa: FBT001, FBT002 - a query
+    """Show what was found when somebody looked last; looking may take long, so it is asked for."""
+    held = _examination(request)
+    if look:
+        await held.look(app)
     return page(
         request, "problems.html", caller, here="/problems", checks=held.checks, looked_at=held.looked_at,
-        is_looking=held.is_looking,
+        is_due=not look and held.is_due(app),
     )  # fmt: skip
 
 
-def _examination(request: Request, app: Redrive) -> "Examination":
+def _examination(request: Request) -> "Examination":
     state = request.app.state
     if not hasattr(state, "examination"):
-        state.examination = Examination(app)
+        state.examination = Examination()
     found: Examination = state.examination
     return found
 
 
 class Examination:
-    """The last look at everything, and the one under way."""
+    """What was found when somebody looked last."""
 
-    def __init__(self, app: Redrive) -> None:
-        self._app = app
-        self._task: asyncio.Task[None] | None = None
+    def __init__(self) -> None:
+        self._looking = asyncio.Lock()
         self._due = 0.0
         self.checks: list[doctor.Check] = []
         self.looked_at: datetime | None = None
 
-    @property
-    def is_looking(self) -> bool:
-        return self._task is not None and not self._task.done()
+    def is_due(self, app: Redrive) -> bool:
+        """Say whether that is long ago."""
+        return app.clock.monotonic() >= self._due
 
-    async def look(self) -> None:
-        """Begin to look if the last time is long ago, and wait for a moment."""
-        if not self.is_looking and self._app.clock.monotonic() >= self._due:
-            self._task = asyncio.create_task(self._examine())
-        if self._task is not None:
-            done, _ = await asyncio.wait({self._task}, timeout=_PATIENCE)
-            for each in done:
-                each.result()
-
-    async def _examine(self) -> None:
-        await self._app.open()
-        self.checks = sorted(
-            [check async for check in doctor.look(self._app)],
-            key=lambda check: ("problem", "warning", "ok").index(check.health),
-        )
-        self.looked_at = self._app.clock.now()
-        self._due = self._app.clock.monotonic() + _FRESH_SECONDS
+    async def look(self, app: Redrive) -> None:
+        """Look, unless somebody has just done so."""
+        async with self._looking:
+            if not self.is_due(app):
+                return
+            await app.open()
+            found = [check async for check in doctor.look(app)]
+            self.checks = sorted(found, key=lambda check: ("problem", "warning", "ok").index(check.health))
+            self.looked_at = app.clock.now()
+            self._due = app.clock.monotonic() + _FRESH_SECONDS

@@ -353,7 +353,7 @@ async def look(go: Callable[[], None], *, url: str, samples: int) -> Result:
         }
         for selection in (*_SELECTIONS, f"status:failed group:{largest.fingerprint}"):
             looks[selection] = partial(app.page, views.narrowed(app, EventFilter(), parse(selection)))
-        looks |= await console_pages(app, largest)
+        looks.update(await console_pages(app, largest))
         go()
         for _ in range(samples):
             for name, ask in looks.items():

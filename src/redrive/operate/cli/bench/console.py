@@ -1,6 +1,6 @@
 """The console as a browser asks for it, without the browser: every page whole, from the request to the last byte."""
 
-from collections.abc import Callable, Coroutine, MutableMapping
+from collections.abc import Callable, Coroutine, Mapping, MutableMapping
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ _PLACES = (
 _OK = 200
 
 
-async def console_pages(app: Redrive, largest: Group) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+async def console_pages(app: Redrive, largest: Group) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
     """Name the pages, and how each is asked for."""
     from redrive.operate.web import redrive_asgi  # noqa: PLC0415 - what it needs is an extra
 

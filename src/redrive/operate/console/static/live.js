@@ -9,7 +9,7 @@ const sign = document.getElementById("live");
 let held = null; // a page that waits for the pointer to leave
 let fetching = false;
 let again = false;
-let last = 0;
+let last = -LEAST;
 
 const say = (state, word) => {
   sign.dataset.state = state;
@@ -51,7 +51,7 @@ const release = () => {
   say("on", "live");
 };
 
-export const refresh = async () => {
+export const refresh = async (address = location.href) => {
   if (fetching || document.hidden) { again = true; return; }
   const pause = LEAST - (performance.now() - last);
   if (pause > 0) { again = true; setTimeout(() => { if (again) { again = false; refresh(); } }, pause); return; }
@@ -59,13 +59,12 @@ export const refresh = async () => {
   again = false;
   last = performance.now();
   try {
-    const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+    const answer = await fetch(address, { headers: { Accept: "text/html" } });
     if (answer.redirected && new URL(answer.url).pathname.endsWith("/login")) return location.assign(answer.url);
     if (!answer.ok) throw new Error(answer.status);
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     say("on", "live");
     place(page, { still: overList() });
-    repeat();
   } catch {
     say("lost", "not connected");
   } finally {
@@ -74,10 +73,12 @@ export const refresh = async () => {
   }
 };
 
-// A page that waits for something of its own (a long look) asks again by itself.
-const repeat = () => {
-  const wish = document.querySelector("[data-again]");
-  if (wish) setTimeout(refresh, Number(wish.dataset.again) * 1000);
+// A page that knows where something newer is (a long look) shows that, once.
+const look = () => {
+  const wish = document.querySelector("[data-look]");
+  if (!wish) return;
+  wish.textContent = "Looking…";
+  refresh(wish.href);
 };
 
 const UNITS = [[172800, 86400, "days"], [7200, 3600, "h"], [120, 60, "min"], [0, 1, "s"]];
@@ -99,7 +100,7 @@ export const listen = () => {
   setInterval(tell, CLOCK);
   document.addEventListener("visibilitychange", () => { if (!document.hidden && again) refresh(); });
   document.addEventListener("pointerout", () => setTimeout(() => { if (held && !overList()) release(); }, 150));
-  repeat();
+  look();
   if (!document.body.dataset.topics) return say("off", "still");
   const source = new EventSource(`${document.body.dataset.root}/api/v1/changes`);
   let missed = false;
