@@ -51,6 +51,8 @@ CLAIMED = {
     "B10": "finished steps are kept, and a retry or a replay goes on after them",
     "E11": "a circuit breaker on the case API",
     "B7": "the trail is hash-chained, and a command checks it",
+    "W11": "one task over several services and sites, as a tree, in one place",
+    "W12": "two sites over real NATS: partition, delay, duplicates, late messages, a killed worker",
 }
 
 
