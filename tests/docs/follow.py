@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE_SECONDS = 60.0
-LOOKING_SECONDS = 15.0
+LOOKING_SECONDS = 30.0
 LOOKING = re.compile(r"redrive (\w+ )?(ls|show|timeline|report)\b|psql .*\"select [^(]* from ")
 INSTALLING = ("python -m venv", ". .venv", "pip install")  # done by whoever runs this
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")

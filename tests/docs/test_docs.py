@@ -13,6 +13,9 @@ import pytest
 
 from tests.kafka_server import KafkaServer
 
+pytestmark = pytest.mark.timeout(330)
+PATIENCE_SECONDS = 300.0  # the longest page takes a minute and a half by itself, and tests run side by side
+
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
 TO_FOLLOW = re.compile(r"^```(python|console|sql)$", re.MULTILINE)
@@ -42,7 +45,7 @@ def followed(page: Path, folder: Path, *section: str, on_path: str = "", **envir
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == 0, f"{page.relative_to(ROOT)} cannot be followed:\n{done.stdout}\n{done.stderr}"
 

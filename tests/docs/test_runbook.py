@@ -16,6 +16,7 @@ import pytest
 
 from tests.docs.test_docs import DOCS, followed
 
+pytestmark = pytest.mark.timeout(330)
 RUNBOOK = DOCS / "runbooks" / "dead-letters.md"
 SHOP = """
 import asyncio, os, sys
