@@ -284,7 +284,9 @@ _MOST_VALIDATION_ERRORS = 20
 _BULKY = (bytes, bytearray, list, tuple, dict, set, frozenset, deque)
 
 
-_ENGINE = frozenset(str(Path(__file__).with_name(name)) for name in ("worker.py", "deliver.py", "child.py"))
+_ENGINE = frozenset(
+    str(Path(__file__).with_name(name)) for name in ("worker.py", "deliver.py", "tracing.py", "child.py")
+)
 
 
 def describe(exc: BaseException, limit: int = 8_192) -> str:

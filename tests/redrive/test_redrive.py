@@ -212,7 +212,7 @@ async def test_groups_count_their_dead_letters_and_have_a_life(app: Redrive) -> 
     await shop.bury(5)
 
     async def group() -> dict[str, Any]:
-        (found,) = await app.store.ask("groups", all=True, state=None, limit=10)
+        (found,) = await app.store.ask("groups", all=True, state=None, seen_before=None, after=None, limit=10)
         return found
 
     assert ((await group())["state"], (await group())["dead_count"]) == ("new", 5)

@@ -91,7 +91,7 @@ async def test_every_answer_tells_the_browser_to_be_careful(sqlite_site: Site) -
     async with sqlite_site.client() as client:
         answers = [
             await client.get(path)
-            for path in ("/api/v1/overview", "/nothing", "/login", "/static/base.css", "/healthz")
+            for path in ("/api/v1/overview", "/nothing", "/login", "/static/console.css", "/healthz")
         ]
         answers.append(await client.delete("/api/v1/overview"))
 
@@ -308,7 +308,7 @@ async def test_it_works_below_a_path_of_somebodys_own_app(sqlite_site: Site) -> 
         login = await client.get("/ops/redrive/login")
         entered = await client.post("/ops/redrive/login", data={"token": sqlite_site.tokens[Role.OPERATOR]})
         inside = await client.get("/ops/redrive/")
-        style = await client.get("/ops/redrive/static/base.css")
+        style = await client.get("/ops/redrive/static/console.css")
         problem = await client.get("/ops/redrive/api/v1/events/zz")
         new = await client.post("/ops/redrive/api/v1/events", json={"type": "a"})
         described = (await client.get("/ops/redrive/api/v1/openapi.json")).json()

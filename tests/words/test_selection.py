@@ -530,7 +530,7 @@ def test_any_text_is_understood_or_refused_quickly(text: str) -> None:
     if error is not None:
         assert 0 <= error.position <= len(text)
         assert error.reason in str(error)
-    assert fastest(lambda: understood(text)) < 0.01
+    assert fastest(lambda: understood(text)) < 0.1  # what grows with the square would take seconds
     if selection is not None:
         assert parse(selection.text) == selection
         assert selection.sentence(NOW, 3)

@@ -3,15 +3,17 @@
 Whoever may reveal asks for one event at a time, says why, and is on the trail.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
 
 from redrive.app import Redrive
+from redrive.attention import SHOWN
 from redrive.event import Event, TrailEntry
 from redrive.group import Group, Skew
 from redrive.mask import HIDDEN
+from redrive.operate import views
 from redrive.operate.auth import Caller, Forbidden, Permission
 from redrive.operate.views import GroupStory, Standing, Step, entry_json, group_json, plain, skew_json
 from redrive.ordering import HeldKey
@@ -101,6 +103,27 @@ async def held_key(app: Redrive, found: HeldKey) -> dict[str, Any]:
     """Show one key that is held up."""
     line = (found.last_error or "").partition("\n")[0]
     return {**plain(found), "last_error": (await _quoted(app, found.head, line)) or None}
+
+
+async def overview(app: Redrive) -> dict[str, Any]:
+    """Show what an operator asks first."""
+    told = await views.overview(app)
+    secrets = await _quoted_secrets(app)
+    return {**told, "needs_a_person": [app.mask.text(each, secrets) for each in told["needs_a_person"]]}
+
+
+async def matters(app: Redrive, kinds: Collection[str] = ()) -> list[dict[str, Any]]:
+    """Show what will not move by itself."""
+    found, secrets = await app.attention(kinds=kinds), await _quoted_secrets(app)
+    return [app.mask.everywhere(each.to_json(), secrets=secrets) for each in found]
+
+
+async def _quoted_secrets(app: Redrive) -> set[str]:
+    """Collect what is secret in the dead letters whose errors such a list quotes."""
+    quoted = {each.sample_event_id for each in await app.groups(limit=SHOWN)}
+    quoted |= {each.head for each in await app.held_keys(limit=SHOWN)}
+    events = [await app.event(each) for each in quoted]
+    return {secret for each in events if each is not None for secret in secrets_of(app, each)}
 
 
 async def _quoted(app: Redrive, event_id: UUID, text: str) -> str:

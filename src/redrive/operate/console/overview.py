@@ -38,7 +38,7 @@ class Health:
 @needs(Permission.LOOK)
 async def overview(request: Request, app: AppOf, caller: CallerOf) -> Response:
     """Draw the first page."""
-    counts = await views.overview(app)
+    counts = await masked.overview(app)
     standing = await views.dependencies(app)
     shut = [masked.standing(app, each) for each in standing if each.of.is_shut]
     groups = await engine.groups(app.store, limit=_GROUPS)

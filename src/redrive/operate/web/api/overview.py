@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import Query, Request
 
-from redrive.operate import doctor, views
+from redrive.operate import doctor, masked
 from redrive.operate.auth import ALLOWED, Permission
 from redrive.operate.web import api
 from redrive.operate.web.api.shared import page
@@ -18,14 +18,14 @@ router = new_router("overview")
 @needs(Permission.LOOK)
 async def overview(app: AppOf) -> dict[str, Any]:
     """Say how many stand where, who works, how old the backlog is, and what needs a person."""
-    return await views.overview(app)
+    return await masked.overview(app)
 
 
 @router.get("/attention")
 @needs(Permission.LOOK)
 async def attention(app: AppOf, kind: Annotated[list[str] | None, Query(max_length=20)] = None) -> dict[str, Any]:
     """List what will not move by itself: why, since when, and which command comes next."""
-    return page([each.to_json() for each in await app.attention(kinds=kind or ())])
+    return page(await masked.matters(app, kind or ()))
 
 
 @router.get("/problems")
