@@ -193,7 +193,7 @@ async def test_the_overview_says_whether_a_person_must_act(site: Site) -> None:
     assert overview["failed"] == 2
     assert len(overview["needs_a_person"]) == 1
     assert overview["needs_a_person"][0].startswith("2 dead letters of order.bad")
-    assert {"name", "health", "what", "what_to_do"} == problems[0].keys()
+    assert {"id", "name", "health", "what", "what_to_do"} == problems[0].keys()
     assert workers[0]["is_live"] is False
 
 
