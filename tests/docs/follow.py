@@ -235,7 +235,7 @@ def end(job: subprocess.Popen[bytes]) -> None:
 def on_terminal(command: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """Run a command as somebody at a terminal would: output may look different elsewhere."""
     screen, plug = pty.openpty()
-    termios.tcsetwinsize(plug, (40, 100))
+    termios.tcsetwinsize(plug, (40, 130))
     try:
         with subprocess.Popen(
             ["bash", "-c", command], stdin=subprocess.DEVNULL, stdout=plug, stderr=plug, start_new_session=True
