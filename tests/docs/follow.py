@@ -158,13 +158,16 @@ class Session:
         return self.match(expected, said) is not None
 
     def match(self, expected: str, said: str) -> re.Match[str] | None:
-        """Find the expected lines in order; other lines may stand between them only where `…` stands alone."""
+        """Find the expected lines in order; other lines may stand between them only where `…` stands alone.
+
+        Where a line is broken depends on the width of the terminal, and does not count.
+        """
         pattern, seen = "", set[str]()
         for line in expected.splitlines():
             if line.strip() == "…":
                 pattern += r"(?:.*\n)*?"
             elif line.strip():
-                pattern += self.line(" ".join(line.split()), seen) + r"\s*\n"
+                pattern += self.line(" ".join(line.split()), seen).replace(r"\ ", r"\s+") + r"\s+"
         lines = SPINNER.sub("", said).splitlines()
         plain = "\n".join(" ".join(line.split()) for line in lines if line.strip()) + "\n"
         return re.match(pattern + r"\s*\Z", plain)

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 from rich.console import Group, RenderableType
+from rich.constrain import Constrain
 from rich.padding import Padding
 from rich.text import Text
 
@@ -19,6 +20,7 @@ from redrive.operate.cli.text import clean, span
 Kind = StrEnum("Kind", {kind.replace("-", "_").upper(): kind for kind in SOURCES})  # type: ignore[misc]
 
 _STYLES: Final = {Urgency.NOW: ("■", "bold red"), Urgency.SOON: ("●", "yellow"), Urgency.KNOW: ("○", "dim")}
+_LINE: Final = 100  # a longer line is hard to read
 
 
 def attention(
@@ -56,7 +58,7 @@ def _drawn(found: Sequence[Matter], now: datetime) -> RenderableType:
 def _parts(each: Matter, now: datetime) -> Iterator[RenderableType]:
     mark, style = _STYLES[each.urgency]
     yield Text.assemble((mark, style), " ", (each.kind, "bold"), f"  {clean(each.what)}", (_age(each, now), "dim"))
-    yield Padding(Text(clean(each.sentence)), (0, 0, 0, 2))
+    yield Constrain(Padding(Text(clean(each.sentence)), (0, 0, 0, 2)), _LINE)
     commands = {each.look: "look", each.act: "then"}  # the same command is said once
     for command, name in commands.items():  # not wrapped: they are there to be copied
         line = Text.assemble((f"  {name}  ", "dim"), clean(command))
