@@ -3,7 +3,8 @@
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar, Unpack
@@ -23,6 +24,7 @@ from redrive.duty import Duty
 from redrive.errors import ConfigurationError, EventNotFound, MissingDriver, PayloadInvalid, Refused
 from redrive.event import COMPENSATE, Event, NewEvent, Options, Published, TrailEntry
 from redrive.group import Group
+from redrive.inbox import Work
 from redrive.instant import to_micros
 from redrive.isolate import find_app, isolated
 from redrive.lock import Locks
@@ -114,6 +116,8 @@ class Redrive:
         self._migrate = self._store.name == "sqlite" if migrate is None else migrate
         self._opened = False
         self._opening: asyncio.Lock | None = None
+        self._when_open: list[Callable[[Work], Awaitable[None]]] = []
+        self._mounts: dict[str, Any] = {}
         self._portal: _Portal | None = None
         self._portal_lock = threading.Lock()
         self.schedules = Schedules(self._ready, self.new_events)
@@ -391,6 +395,30 @@ class Redrive:
 
     # Opening and closing
 
+    def when_open(self, function: Callable[[Work], Awaitable[None]]) -> Callable[[Work], Awaitable[None]]:
+        """Call an async function with a transaction each time the app has been opened: for tables of your own.
+
+        Processes that open the app at the same time call it one after the other.
+        """
+        self._when_open.append(function)
+        return function
+
+    def mount(self, path: str, asgi: Any) -> None:
+        """Have an ASGI app of your own served below a path, beside the console and the API."""
+        if not path.startswith("/") or path.strip("/") == "":
+            message = f"an app is mounted below a path such as /hooks, not {path!r}"
+            raise ConfigurationError(message)
+        path = path.rstrip("/")
+        if path in self._mounts:
+            message = f"something is mounted at {path} already: choose another path"
+            raise ConfigurationError(message)
+        self._mounts[path] = asgi
+
+    @property
+    def mounts(self) -> dict[str, Any]:
+        """What is served beside the console and the API, by its path."""
+        return dict(self._mounts)
+
     async def open(self) -> Self:
         """Open the store and check its schema. Called by itself on first use."""
         if self._opened:
@@ -403,6 +431,10 @@ class Redrive:
                     if self._migrate:
                         await self._store.migrate()
                     await self._store.check_schema()
+                    for function in self._when_open:
+                        async with self._store.transaction() as tx:
+                            await tx.run("setting_lock", name="when_open")  # one process after the other
+                            await function(Work(tx, self.new_events))
                 except BaseException:
                     await self._store.close()
                     raise
@@ -429,6 +461,18 @@ class Redrive:
     def store(self) -> Store:
         """The store itself, for tools built on top."""
         return self._store
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Work]:
+        """Open one transaction for tables of your own in this database, and for what is published with them."""
+        await self.open()
+        async with self._store.transaction() as tx:
+            yield Work(tx, self.new_events)
+
+    @property
+    def dialect(self) -> str:
+        """Whose SQL the database speaks: ``sqlite`` or ``postgres``."""
+        return self._store.name
 
     # Publishing
 

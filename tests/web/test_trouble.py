@@ -323,6 +323,47 @@ async def test_it_works_below_a_path_of_somebodys_own_app(sqlite_site: Site) -> 
     assert described["openapi"].startswith("3.1")
 
 
+async def hello(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": scope["path"].encode()})
+
+
+async def test_somebodys_own_app_is_served_beside_ours(sqlite_url: str) -> None:
+    app = Redrive(sqlite_url, migrate=True)
+    app.mount("/hooks", hello)
+
+    async with app, browser(redrive_asgi(app)) as client:
+        theirs = await client.get("/hooks/of/github")
+        ours = await client.get("/api/v1/events")
+
+    assert (theirs.status_code, theirs.text) == (200, "/hooks/of/github")
+    assert theirs.headers["x-content-type-options"] == "nosniff"
+    assert ours.status_code == 401
+
+
+@pytest.mark.parametrize("path", ["/api", "/static/mine", "/events"])
+def test_what_is_ours_cannot_be_mounted_over(sqlite_url: str, path: str) -> None:
+    app = Redrive(sqlite_url)
+    app.mount(path, hello)
+
+    with pytest.raises(errors.ConfigurationError, match="another path"):
+        redrive_asgi(app)
+
+
+@pytest.mark.parametrize("path", ["", "/", "hooks"])
+def test_a_mount_needs_a_path(sqlite_url: str, path: str) -> None:
+    with pytest.raises(errors.ConfigurationError, match="path such as"):
+        Redrive(sqlite_url).mount(path, hello)
+
+
+def test_two_mounts_cannot_share_a_path(sqlite_url: str) -> None:
+    app = Redrive(sqlite_url)
+    app.mount("/hooks", hello)
+
+    with pytest.raises(errors.ConfigurationError, match="already"):
+        app.mount("/hooks/", hello)
+
+
 async def test_it_works_beside_django(sqlite_site: Site) -> None:
     import django
     from django.conf import settings

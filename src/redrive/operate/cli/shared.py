@@ -3,8 +3,10 @@
 import asyncio
 import getpass
 import importlib
+import importlib.util
 import json
 import os
+import pkgutil
 import sys
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -138,10 +140,14 @@ async def existing(place: str | Redrive) -> AsyncIterator[Redrive]:
 
 
 def load_app(name: str) -> Redrive:
-    """Import ``module:attribute``, with the current folder on the path."""
-    module_name, colon, attribute = name.partition(":")
+    """Import ``module:attribute``, with the current folder on the path; a bare name is one of the apps we bring."""
+    brought = _brought()
+    module_name, colon, attribute = (f"redrive.apps.{name}:app" if name in brought else name).partition(":")
     if not colon or not module_name or not attribute:
-        raise BadInput(f"{name!r} does not name an app: write module:attribute, like app:app for `app` in app.py")
+        raise BadInput(
+            f"{name!r} does not name an app: write module:attribute, like app:app for `app` in app.py"
+            + (f", or one of {', '.join(sorted(brought))}" if brought else "")
+        )
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -156,6 +162,13 @@ def load_app(name: str) -> Redrive:
     if not isinstance(found, Redrive):
         raise ConfigurationError(f"{name} is a {type(found).__name__}, not a Redrive: name the app itself")
     return found
+
+
+def _brought() -> set[str]:
+    """Name the apps that come with the package; they stand above us, so none is imported to know it."""
+    spec = importlib.util.find_spec("redrive.apps")
+    places = spec.submodule_search_locations if spec is not None else None
+    return {each.name for each in pkgutil.iter_modules(places or ())}
 
 
 def app_with_handlers(name: str) -> Redrive:

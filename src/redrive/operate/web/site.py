@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from redrive.app import Redrive
-from redrive.errors import RedriveError
+from redrive.errors import ConfigurationError, RedriveError
 from redrive.operate.console.assets import ASSETS
 from redrive.operate.console.routers import ROUTERS as CONSOLE
 from redrive.operate.web import api, front, problems
@@ -60,9 +60,19 @@ def redrive_asgi(
     for router in ROUTERS:
         web.router.routes.extend(router.routes)
     web.mount("/static", ASSETS)
+    _mount_others(web, app)
     for kind in (RedriveError, RequestValidationError, HTTPException, Exception):
         web.add_exception_handler(kind, problems.respond)
     return web
+
+
+def _mount_others(web: FastAPI, app: Redrive) -> None:
+    """Mount what the app brings along, where nothing of ours is."""
+    ours = {getattr(route, "path", "").split("/")[1] for route in web.routes} - {""}
+    for path, asgi in app.mounts.items():
+        if path.split("/")[1] in ours:
+            raise ConfigurationError(f"{path} belongs to redrive's own site: mount yours at another path")
+        web.mount(path, asgi)
 
 
 class _Site(FastAPI):
