@@ -9,6 +9,9 @@ PEERS  := $(VENV)/.peers
 LOCK   := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-emit-index-url --custom-compile-command "make lock"
 
+# Byte code is kept whatever the machine says: the tests start `redrive` hundreds of times.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup demo test check format bench lab pictures lock clean
