@@ -11,14 +11,14 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Generic, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
-from pydantic_core import to_jsonable_python
+from pydantic_core import to_json, to_jsonable_python
 
 from redrive.errors import ConfigurationError, PayloadInvalid, PayloadRefused
 
@@ -56,6 +56,9 @@ class Limits:
 
 DEFAULT_LIMITS: Final = Limits()
 _SCALARS = frozenset({str, int, float, bool, type(None)})
+_CONTAINERS = frozenset({dict, list, tuple})
+_LONG = 4_000
+_LONG_NUMBER = re.compile(rf"\d{{{_LONG}}}")
 # Models, dataclasses, datetime, UUID, Decimal, Enum, bytes: by their pydantic form. Not by model_dump_json,
 # which turns NaN into null without a word.
 _encoder = json.JSONEncoder(
@@ -66,11 +69,25 @@ _sorting_encoder = json.JSONEncoder(
 ).encode
 
 
+def _encoder_for(*, opaque: bool, in_order: bool) -> Callable[[Any], str]:
+    if in_order:
+        return _sorting_encoder
+    return _encoder if opaque else _plain_encoder
+
+
+def _plain_encoder(value: Any) -> str:
+    """Write what is plain, in a quarter of the time; the other knows better what cannot be read again."""
+    text = to_json(value, inf_nan_mode="constants").decode()
+    if "NaN" in text or "Infinity" in text or (len(text) > _LONG and _LONG_NUMBER.search(text)):
+        return _encoder(value)
+    return text
+
+
 def encode(value: Any, limits: Limits = DEFAULT_LIMITS, what: str = "payload", *, in_order: bool = False) -> str:
     """Return the value as compact JSON text, or refuse it; ``in_order``: the fields of objects by their names."""
     try:
         opaque = _look(value, limits.max_depth)
-        text = _sorting_encoder(value) if in_order else _encoder(value)
+        text = _encoder_for(opaque=opaque, in_order=in_order)(value)
         size = len(text) if text.isascii() else len(text.encode())
     except (_Odd, ValueError, TypeError, RecursionError) as error:
         raise _culprit(value, limits, what) or _not_json(what, error) from error
@@ -117,17 +134,23 @@ def _look(value: Any, room: int) -> bool:
         return True
     if room <= 0:
         raise _Odd
+    opaque = type(value) not in _CONTAINERS
     parts: Iterable[Any] = value
     if isinstance(value, dict):
         for key in value:
-            if type(key) is not str and not isinstance(key, str):
-                raise _Odd
+            if type(key) is not str:
+                opaque = _is_text(key)
         parts = value.values()
-    opaque = False
     for each in parts:
         if type(each) not in _SCALARS and _look(each, room - 1):
             opaque = True
     return opaque
+
+
+def _is_text(key: Any) -> bool:
+    if not isinstance(key, str):
+        raise _Odd
+    return True
 
 
 def _culprit(value: Any, limits: Limits, what: str) -> PayloadRefused | None:
@@ -249,12 +272,17 @@ def encode_headers(headers: Mapping[str, str] | None) -> str:
             field="headers",
             limit=f"max_headers={_MOST_HEADERS}",
         )
-    for name, value in headers.items():
-        if not check_text(name, "headers", _MOST_HEADER_BYTES):
-            raise PayloadRefused("headers have an empty name", field="headers")
-        check_text(value, f"headers.{name[:64]}", _MOST_HEADER_BYTES)
-    text = _encoder(dict(headers))
-    size = len(text.encode())
+    given = dict(headers)
+    if not all(type(name) is str is type(value) and name for name, value in given.items()):
+        _check_headers(given)
+    try:
+        text = _plain_encoder(given)
+        size = len(text) if text.isascii() else len(text.encode())
+    except ValueError:
+        _check_headers(given)
+        raise
+    if "\\u0000" in text:
+        _check_headers(given)
     if size > _MOST_HEADER_BYTES:
         raise PayloadRefused(
             f"headers take {size:,} bytes as JSON, at most {_MOST_HEADER_BYTES:,} are allowed",
@@ -262,6 +290,13 @@ def encode_headers(headers: Mapping[str, str] | None) -> str:
             limit=f"max_bytes={_MOST_HEADER_BYTES}",
         )
     return text
+
+
+def _check_headers(headers: Mapping[str, str]) -> None:
+    for name, value in headers.items():
+        if not check_text(name, "headers", _MOST_HEADER_BYTES):
+            raise PayloadRefused("headers have an empty name", field="headers")
+        check_text(value, f"headers.{name[:64]}", _MOST_HEADER_BYTES)
 
 
 # --- the way out ---
