@@ -120,7 +120,7 @@ class Redrive:
         self.reservations = Reservations(self._ready, lambda: self.clock, self._beside)
         self.locks = Locks(self._ready, self.reservations)
         self.reconcilers = Reconcilers(
-            self._ready, self.new_events, self.limits, self.rules, self._register, self.schedules.add
+            self._ready, self.new_events, self.limits, self.rules, self._register, self.schedules.add, self.counts
         )
         self.batches = Batches(
             self._ready, lambda: self.clock, self.new_events, lambda type_: self._targets.get(type_, ()),

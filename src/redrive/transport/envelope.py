@@ -119,6 +119,8 @@ def _add_headers(given: Mapping[str, str], attributes: dict[str, str]) -> list[t
     for name, value in given.items():
         if name in TRACING:
             attributes[name] = value
+            if _fits_a_header(value):  # by the side, where what traces the broker's clients looks for it
+                headers.append((name, value.encode()))
         elif name == SITE_HEADER:
             attributes[SITE] = value
         elif name.startswith(OURS):
