@@ -2,8 +2,8 @@
 
 A publish inside a span makes a ``PRODUCER`` span and puts its context into the headers of the event, as ``traceparent``
 and ``tracestate``. Every attempt is a ``CONSUMER`` span that continues from there; what its handler publishes continues
-in turn. A relay sends the context of its attempt along, and whoever takes the message in continues under it, in whatever
-service. A replay may come days later: its attempts begin a trace of their own, linked to the former one.
+in turn. A relay sends the context of its attempt along, and the service that takes the message in continues under it. A
+replay may come days later: its attempts begin a trace of their own, linked to the former one.
 
 Nothing is imported here. An application that traces has set OpenTelemetry up; in any other, a publish pays one look
 into a dictionary and an attempt nothing.

@@ -89,9 +89,12 @@ async def test_a_route_says_how_much_it_has_not_sent_and_since_when(app: Redrive
     app.relay("order.paid", to=Nats("nats://127.0.0.1:9", name="far").subject("orders.paid"))
     app.relay("order.sent", to=Nats("nats://127.0.0.1:9", name="farther").subject("orders.sent"), queue="slow")
     route = "far:orders.paid"
+    await app.worker().drain()  # makes the brokers known
     nothing = await told(app)
     await app.publish_many([("order.paid", n) for n in range(3)] + [("order.sent", 1), ("order.kept", 1)])
     waiting = await told(app)
+    for broker in ("far", "farther"):
+        await app.open_dependency(broker, by="ada", reason="a test")
     await app.worker().drain()
     blocked = await told(app)
 

@@ -17,6 +17,7 @@ from redrive.transport.base import Destination, Inlet
 from redrive.transport.kafka import Kafka
 from redrive.transport.nats import Nats
 from tests.kafka_server import KafkaServer
+from tests.servers import NatsServer
 from tests.signals.spans import context_of, exporter, named, parent_of, said, spans
 from tests.transport.conftest import FAST, Stream, Topic
 from tests.worker.conftest import found, until, working
@@ -27,17 +28,22 @@ THEIRS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 STATE = "vendor=opaque"
 
 
-@pytest.fixture(params=["nats", "kafka"])
-def ends(request: pytest.FixtureRequest) -> tuple[Destination, Inlet]:
+@pytest.fixture(scope="session", params=["nats_server", "kafka_mock"])
+def server(request: pytest.FixtureRequest) -> NatsServer | KafkaServer:
+    """Give the test one broker after the other."""
+    found: NatsServer | KafkaServer = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def ends(server: NatsServer | KafkaServer, request: pytest.FixtureRequest) -> tuple[Destination, Inlet]:
     """Both ends of a broker, each with a connection of its own."""
-    if request.param == "nats":
+    if isinstance(server, NatsServer):
         stream: Stream = request.getfixturevalue("stream")
         return Nats(stream.url).subject(f"{stream.subject}.paid"), Nats(stream.url).stream(stream.name, durable="b")
-    server: KafkaServer = request.getfixturevalue("kafka_mock")
     topic = Topic(f"t{secrets.token_hex(4)}", server.bootstrap, is_mock=True)
     topic.make()
-    kafka = Kafka(topic.bootstrap)
-    return kafka.topic(topic.name), Kafka(topic.bootstrap).topic(topic.name, group=f"b-{topic.name}")
+    return Kafka(topic.bootstrap).topic(topic.name), Kafka(topic.bootstrap).topic(topic.name, group=f"b-{topic.name}")
 
 
 @pytest.mark.parametrize("mode", ["structured", "binary"])

@@ -79,8 +79,8 @@ UNKNOWN: Final = Metric(
 SENT: Final = Metric("redrive_relay_sent_total", "counter", "Messages that a broker has acknowledged.", ("route",))
 TAKEN_IN: Final = Metric(
     "redrive_intake_messages_total", "counter",
-    "Messages that came in: stored as events, duplicate (seen before), echo (our own, come back), or refused (could not "
-    "be read, and are dead letters).", ("intake", "outcome"),
+    "Messages that came in: stored as events, duplicate (seen before), echo (our own, come back), or refused (those that "
+    "could not be read, and are dead letters).", ("intake", "outcome"),
 )  # fmt: skip
 RECONCILED: Final = Metric(
     "redrive_reconcile_runs_total", "counter", "Runs of reconcilers that have ended, by outcome: done or failed.",
@@ -180,12 +180,16 @@ def counted(app: Redrive) -> Iterator[Reading]:
         yield Reading(metric, number)
     for target, number in tally.unknown_targets.items():
         yield Reading(UNKNOWN, number, (target,))
+    yield from _carried(app)
+
+
+def _carried(app: Redrive) -> Iterator[Reading]:
     for relay in app.traffic.relays.values():
         yield Reading(SENT, relay.link.moved, (relay.name,))
     for intake in app.traffic.intakes.values():
         for outcome, number in intake.taken.items():
             yield Reading(TAKEN_IN, number, (intake.name, outcome))
-    for of, number in [*counts.reconciled.items()]:
+    for of, number in [*app.counts.reconciled.items()]:
         yield Reading(RECONCILED, number, of)
 
 
@@ -198,8 +202,10 @@ async def _events(app: Redrive) -> list[Reading]:
         Reading(EVENTS, row["in_flight"], ("in_flight",)),
         Reading(EVENTS, _best(row["blocked"], row["blocked_estimate"]), ("blocked",)),
     ]
-    for status in ("pending", "in_flight", "blocked", "failed"):
-        told.append(Reading(OLDEST, seconds_between(row[f"{status}_since"], row["now"]), (status,)))
+    told += [
+        Reading(OLDEST, seconds_between(row[f"{status}_since"], row["now"]), (status,))
+        for status in ("pending", "in_flight", "blocked", "failed")
+    ]
     for each in queues:
         told.append(Reading(DEPTH, each["waiting"], (each["queue"],)))
         told.append(Reading(QUEUE_AGE, each["oldest_due_seconds"] or 0.0, (each["queue"],)))

@@ -1,5 +1,4 @@
-"""Watched: what the database knows beside events. Batches, routes and intakes, reconcilers, schedules, and what needs a
-person.
+"""Watched: what the database knows beside events, from batches to what needs a person, for Prometheus.
 
 Each function below is a source of ``metrics.py``: it answers with readings of the families above it, from rows that an
 index leads to, and a bounded number of them.
@@ -180,9 +179,8 @@ async def _reconcilers(app: Redrive) -> list[Reading]:
     for row in await app.store.ask("reconcilers_last", limit=MOST_NAMES):
         told.append(Reading(FAILING, int(row["state"] == "failed"), (row["name"],)))
         told.append(Reading(LOOKED, seconds_between(row["looked_at"], row["now"]), (row["name"],)))
-    for row in await app.store.ask("findings_standing", names=MOST_NAMES, limit=_MOST):
-        told.append(Reading(FINDINGS, row["n"], (row["name"], row["kind"], row["state"])))
-    return told
+    findings = await app.store.ask("findings_standing", names=MOST_NAMES, limit=_MOST)
+    return told + [Reading(FINDINGS, row["n"], (row["name"], row["kind"], row["state"])) for row in findings]
 
 
 async def _schedules(app: Redrive) -> list[Reading]:

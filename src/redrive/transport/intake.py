@@ -280,7 +280,9 @@ class Intake:
             if (found := read(message, self.inlet.broker.prefix)) is not None:
                 event, data = found
                 message_id = check_text(event.id, "id", KEY_LIMIT)
-                rows = self._events(self.types.get(event.type, event.type), data, _options(event, received))
+                options = options_of(event)
+                options["headers"] = {**event.headers, **_where(received, event.id)}
+                rows = self._events(self.types.get(event.type, event.type), data, options)
                 is_own = bool(self.site) and event.headers.get(SITE_HEADER) == self.site
                 return _Taken(event.source, message_id, rows, received, is_own)
             if (type_ := self.types.get(message.topic)) is not None:
@@ -404,7 +406,8 @@ def _raise_if_away(error: Exception) -> None:
         raise StoreUnavailable(str(error) or type(error).__name__) from error
 
 
-def _options(event: CloudEvent, received: Received) -> Options:
+def options_of(event: CloudEvent) -> Options:
+    """Say what was said of a CloudEvent in the words of a publish."""
     said = event.extensions
     return Options(
         source=event.source,
@@ -412,14 +415,15 @@ def _options(event: CloudEvent, received: Received) -> Options:
         correlation_id=said.get(CORRELATION),
         causation_id=said.get(CAUSATION),
         ordering_key=said.get(PARTITION_KEY),
-        idempotency_key=said.get(IDEMPOTENCY_KEY) or _key(event),
-        headers={**event.headers, **_where(received, event.id)},
+        idempotency_key=said.get(IDEMPOTENCY_KEY) or key_of(event),
+        headers={**event.headers},
     )
 
 
-def _key(event: CloudEvent) -> str:
+def key_of(event: CloudEvent) -> str:
+    """Name a CloudEvent: by its source and its id together."""
     key = f"{event.source}#{event.id}"
-    return key if len(key) <= KEY_LIMIT else hashlib.sha256(key.encode()).hexdigest()
+    return key if len(key) <= KEY_LIMIT else hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
 
 
 def _id(received: Received) -> str:
