@@ -127,7 +127,7 @@ class Redrive:
             source=self._source, generation=self._generation,
         )  # fmt: skip
         """Events that belong together: open, find and close batches."""
-        self._notices = Notices(self._ready, self.clock, self.new_events)
+        self._notices = Notices(self._ready, self.clock, self.new_events, self.mask)
         self.traffic = Traffic(self._ready, self.new_events, self.clock, self.site)
 
     # Handlers

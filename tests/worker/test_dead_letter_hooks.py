@@ -166,6 +166,31 @@ async def test_the_log_line_does_not_tell_what_is_secret_in_the_event(app: Redri
     assert line["last_error"] == "ConnectionError: bank says no to ••• with password=•••"
 
 
+async def test_no_log_line_about_an_event_tells_what_is_secret_in_it(app: Redrive) -> None:
+    async def hook(letter: Any, tx: Any) -> None:
+        raise RuntimeError(f"no ledger for {letter.payload['iban']}")
+
+    @app.handler("settle", retry=RetryPolicy(max_attempts=1), on_dead_letter=hook)
+    async def settle(payload: Any) -> None:
+        raise ConnectionError(f"bank says no to {payload['iban']}")
+
+    @app.handler("pay")
+    async def pay(payload: Any, ctx: Context) -> None:
+        async with ctx.transaction():
+            pass
+        raise RuntimeError(f"too late for {payload['iban']}")
+
+    await app.publish("settle", {"iban": "DE02 1203 0000"})
+    await app.publish("pay", {"iban": "DE02 1203 0000"})
+    with structlog.testing.capture_logs() as logs:
+        await app.worker().drain()
+
+    said = {entry["event"]: str(entry.get("error") or entry.get("last_error")) for entry in logs}
+    assert said["on_dead_letter failed"] == "RuntimeError('no ledger for •••')"
+    assert said["handler raised after its transaction"] == "RuntimeError('too late for •••')"
+    assert "1203" not in str(logs)
+
+
 class Inbox(http.server.BaseHTTPRequestHandler):
     """Takes what a Sentry client sends."""
 
