@@ -314,7 +314,7 @@ ATTENTION = {
     ),
     "payloads": ("sqlite_autoindex_redrive_outbox_1 (id=?)",),
     "batches_watched": (
-        "redrive_batch USING COVERING INDEX sqlite_autoindex_redrive_batch_1",
+        "SCAN redrive_batch USING INDEX sqlite_autoindex_redrive_batch_1",
         "redrive_batch_unfinished",
         "sqlite_autoindex_redrive_batch_1 (id=?)",
     ),

@@ -19,6 +19,7 @@ from redrive.transport.relay import QUEUE, RELAY
 from redrive.transport.traffic import STALE_SECONDS
 
 _MOST: Final = 1_000
+_MOST_FINDINGS: Final = 200
 _REMEMBERED_SECONDS: Final = 300.0  # by then a final notice that was written is committed
 
 BATCHES: Final = Metric(
@@ -55,7 +56,7 @@ INTAKE_LAG: Final = Metric(
 FINDINGS: Final = Metric(
     "redrive_findings", "gauge",
     "Differences that reconcilers have found and that are there still, by kind (missing, extra, different) and state "
-    "(open, ignored); of the latest 1,000 of each reconciler.", ("reconciler", "kind", "state"),
+    "(open, ignored); of the latest 200 of each reconciler.", ("reconciler", "kind", "state"),
 )  # fmt: skip
 FAILING: Final = Metric(
     "redrive_reconciler_failing", "gauge", "1 when the last run of a reconciler that has ended failed.", ("reconciler",)
@@ -70,7 +71,8 @@ LATE: Final = Metric(
 LATENESS: Final = Metric("redrive_schedule_late_seconds", "gauge", "How late the latest of them is.")
 ATTENTION: Final = Metric(
     "redrive_attention", "gauge",
-    "What will not move by itself, by kind and by how long it can wait (now, soon, know); up to 21 of a kind.",
+    "What will not move by itself, by kind and by how long it can wait (now, soon, know); up to 21 of a kind. Each look "
+    "at the database asks for one kind anew.",
     ("kind", "urgency"),
 )  # fmt: skip
 
@@ -179,7 +181,7 @@ async def _reconcilers(app: Redrive) -> list[Reading]:
     for row in await app.store.ask("reconcilers_last", limit=MOST_NAMES):
         told.append(Reading(FAILING, int(row["state"] == "failed"), (row["name"],)))
         told.append(Reading(LOOKED, seconds_between(row["looked_at"], row["now"]), (row["name"],)))
-    findings = await app.store.ask("findings_standing", names=MOST_NAMES, limit=_MOST)
+    findings = await app.store.ask("findings_standing", names=MOST_NAMES, limit=_MOST_FINDINGS)
     return told + [Reading(FINDINGS, row["n"], (row["name"], row["kind"], row["state"])) for row in findings]
 
 
@@ -188,9 +190,35 @@ async def _schedules(app: Redrive) -> list[Reading]:
     return [Reading(LATE, row["late"]), Reading(LATENESS, seconds_between(row["since"], row["now"]))]
 
 
+class Matters:
+    """How many there are of each kind. They last, and to look for all of them takes as long as all the rest.
+
+    So the first look asks for every kind, and each further one for the kind that was asked for longest ago.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[str, Counter[Urgency]] = {}
+
+    def wanted(self) -> tuple[str, ...]:
+        """Name the kinds to look for next."""
+        return (next(iter(self.found)),) if self.found else tuple(MATTERS)
+
+    def take(self, kind: str, urgencies: Iterable[Urgency]) -> None:
+        """Keep what was found, behind what the others have."""
+        self.found.pop(kind, None)
+        self.found[kind] = Counter(urgencies)
+
+
+_matters: WeakKeyDictionary[Redrive, Matters] = WeakKeyDictionary()
+
+
 async def _attention(app: Redrive) -> list[Reading]:
-    found = Counter((each.kind, each.urgency) for each in await app.attention())
-    return [Reading(ATTENTION, found[kind, each], (kind, each.value)) for kind in MATTERS for each in Urgency]
+    matters = _matters.setdefault(app, Matters())
+    wanted = matters.wanted()
+    found = await app.attention(kinds=wanted)
+    for kind in wanted:
+        matters.take(kind, [each.urgency for each in found if each.kind == kind])
+    return [Reading(ATTENTION, matters.found[kind][each], (kind, each.value)) for kind in MATTERS for each in Urgency]
 
 
 SOURCES: Final[tuple[Callable[[Redrive], Awaitable[list[Reading]]], ...]] = (

@@ -2,9 +2,9 @@
 select m.now, b.id, b.closed_at, b.first_at, b.final_at
 from (select :now as now) m
 left join (
-    select id from (select id from redrive_batch order by id desc limit :limit)
+    select * from (select id, closed_at, first_at, final_at from redrive_batch order by id desc limit :limit)
     union
-    select id from (select id from redrive_batch where final_at is null and closed_at is not null order by id limit :limit)
+    select * from (select id, closed_at, first_at, final_at from redrive_batch
+                   where final_at is null and closed_at is not null order by id limit :limit)
     union
-    select value from json_each(:ids)) w on true
-left join redrive_batch b on b.id = w.id
+    select id, closed_at, first_at, final_at from redrive_batch where id in (select value from json_each(:ids))) b on true
