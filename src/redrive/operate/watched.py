@@ -71,8 +71,8 @@ LATE: Final = Metric(
 LATENESS: Final = Metric("redrive_schedule_late_seconds", "gauge", "How late the latest of them is.")
 ATTENTION: Final = Metric(
     "redrive_attention", "gauge",
-    "What will not move by itself, by kind and by how long it can wait (now, soon, know); up to 21 of a kind. Each look "
-    "at the database asks for one kind anew.",
+    "What will not move by itself, by kind and by how long it can wait (now, soon, know); up to 21 of a kind. Each "
+    "look at the database asks for one kind anew.",
     ("kind", "urgency"),
 )  # fmt: skip
 
