@@ -16,7 +16,7 @@ from redrive.store.base import ATTEMPTS, HEADERS, ID, LOST_COUNT, PAYLOAD, SOURC
 
 def dead_lettered(row: Row, settlement: Settlement, handler_name: str, mask: Mask = DEFAULT) -> None:
     """Report a transition to ``failed``, after it has been committed; what is secret in the event is hidden."""
-    error = mask.text(settlement.last_error, mask.secrets(json.loads(row[PAYLOAD]), json.loads(row[HEADERS])))
+    error = hidden(row, settlement.last_error, mask)
     facts: dict[str, Any] = {
         "event_id": str(row[ID]),
         "type": row[TYPE],
@@ -31,6 +31,11 @@ def dead_lettered(row: Row, settlement: Settlement, handler_name: str, mask: Mas
     }
     log.error("event dead-lettered", **facts)
     _tell_sentry(facts, settlement, error)
+
+
+def hidden(row: Row, text: str, mask: Mask) -> str:
+    """Hide in a text about an event what is secret in that event."""
+    return mask.text(text, mask.secrets(json.loads(row[PAYLOAD]), json.loads(row[HEADERS])))
 
 
 def _tell_sentry(facts: dict[str, Any], settlement: Settlement, error: str) -> None:

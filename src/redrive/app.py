@@ -124,14 +124,14 @@ class Redrive:
         self.reservations = Reservations(self._ready, lambda: self.clock, self._beside)
         self.locks = Locks(self._ready, self.reservations)
         self.reconcilers = Reconcilers(
-            self._ready, self.new_events, self.limits, self.rules, self._register, self.schedules.add
+            self._ready, self.new_events, self.limits, self.rules, self._register, self.schedules.add, self.counts
         )
         self.batches = Batches(
             self._ready, lambda: self.clock, self.new_events, lambda type_: self._targets.get(type_, ()),
             source=self._source, generation=self._generation,
         )  # fmt: skip
         """Events that belong together: open, find and close batches."""
-        self._notices = Notices(self._ready, self.clock, self.new_events)
+        self._notices = Notices(self._ready, self.clock, self.new_events, self.mask)
         self.traffic = Traffic(self._ready, self.new_events, self.clock, self.site)
 
     # Handlers

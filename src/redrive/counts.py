@@ -93,6 +93,7 @@ class Counts:
         self.recovery = {by: Histogram(RECOVERY_BOUNDS) for by in ("retry", "replay")}
         self.runs = _Runs()
         self.turns = Histogram(TURN_BOUNDS)
+        self.reconciled: Counter[tuple[str, str]] = Counter()  # runs by reconciler, outcome
         self._types: dict[str, str] = {}
         self._past = Tally()
         self._following: list[tuple[Tally, Tally]] = []

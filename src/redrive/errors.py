@@ -280,7 +280,14 @@ class Rejected(TerminalHandlerError):
 
 
 class Unparsable(PayloadInvalid):
-    """A message that came cannot be read; the message says why. It is kept raw, and read again when replayed."""
+    """A message that came cannot be read; the message says why. It is kept raw, and read again when replayed.
+
+    ``at`` points at the place in the document (RFC 6901), as far as that is known.
+    """
+
+    def __init__(self, message: str, *, at: str = "") -> None:
+        super().__init__(message)
+        self.at = at
 
 
 class BrokerRefused(TerminalHandlerError):

@@ -22,6 +22,7 @@ DEFAULT_NAMES: Final = (
 
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_a-zA-Z]+")
 _SHORTEST: Final = 4  # a shorter secret would hide half of every text
+_SHORTEST_NUMBER: Final = 3  # where it stands alone: the digits on the back of a card are three
 _DEEPEST: Final = 200
 _BEARER: Final = re.compile(r"(?i)\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{8,}")
 
@@ -76,7 +77,10 @@ class Mask:
     def text(self, text: str, secrets: Iterable[str] = ()) -> str:
         """Hide in a text what follows a secret name (``password=…``), and the secrets themselves."""
         for secret in sorted(set(secrets), key=len, reverse=True):
-            text = text.replace(secret, HIDDEN)
+            if len(secret) >= _SHORTEST:
+                text = text.replace(secret, HIDDEN)
+            else:
+                text = re.sub(rf"(?<![\w.]){re.escape(secret)}(?!\w)", HIDDEN, text)
         if not self.names:
             return text
         text = _BEARER.sub(rf"\1\2{HIDDEN}", text)
@@ -97,7 +101,7 @@ class Mask:
                 yield from self._secrets(inner, depth + 1, hidden=hidden)
         elif hidden and value is not None and not isinstance(value, bool):
             text = value if isinstance(value, str) else json.dumps(value)
-            if len(text) >= _SHORTEST:
+            if len(text) >= (_SHORTEST if isinstance(value, str) else _SHORTEST_NUMBER):
                 yield text
 
     def everywhere(self, told: Any, *, secrets: Iterable[str] = ()) -> Any:

@@ -11,9 +11,10 @@ There are so many notices an hour at most; when several matters come at once, on
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
+from uuid import UUID
 
 from redrive import dependency, group
 from redrive.classify import DEFAULT_RULES
@@ -25,6 +26,7 @@ from redrive.errors import ConfigurationError, MissingDriver
 from redrive.event import NewEvent
 from redrive.group import Group
 from redrive.logs import log
+from redrive.mask import DEFAULT, Mask
 from redrive.policy import RetryPolicy
 from redrive.redrive import Redriving, redriving_from
 from redrive.store.base import Store
@@ -57,6 +59,7 @@ class Matter:
     title: str
     body: str
     told: bool = True  # false: it is known and stays unsaid, because somebody has muted it
+    quotes: UUID | None = None  # the event whose error it repeats
 
 
 @dataclass(slots=True)
@@ -78,10 +81,13 @@ class _Memory:
 class Notices:
     """Whom to tell, and of what."""
 
-    def __init__(self, ready: Callable[[], Any], clock: Clock, new_events: Callable[..., list[NewEvent]]) -> None:
+    def __init__(
+        self, ready: Callable[[], Any], clock: Clock, new_events: Callable[..., list[NewEvent]], mask: Mask = DEFAULT
+    ) -> None:
         self._ready = ready
         self._clock = clock
         self._new_events = new_events
+        self._mask = mask
         self.addresses = 0
         self._on: tuple[str, ...] = KINDS
         self._most_an_hour = 30
@@ -130,7 +136,7 @@ class Notices:
             await tx.run("setting_lock", name=_MEMORY)  # from here on nobody else tells of anything
             now, current = self._now(), await self._matters(store)
             memory = _Memory.read(await tx.run("setting_get", name=_MEMORY), now)
-            news = self._news(current, memory)
+            news = [await self._hidden(store, each) for each in self._news(current, memory)]
             room = self._most_an_hour - len(memory.sent)
             if news and room <= 0:
                 log.warning("notices wait: there were enough this hour", worker=by, matters=len(news))
@@ -147,6 +153,12 @@ class Notices:
             for each in notices:
                 await tx.publish(self._new_events(NOTICE, each))
         return bool(notices)
+
+    async def _hidden(self, store: Store, matter: Matter) -> Matter:
+        """Hide what is secret in the event that a matter quotes: a notice leaves the house."""
+        event = None if matter.quotes is None else await store.event(matter.quotes)
+        secrets = () if event is None else self._mask.secrets(event.payload, event.headers)
+        return replace(matter, body=self._mask.text(matter.body, secrets))
 
     async def _matters(self, store: Store) -> list[Matter]:
         """Ask what is true now. Bounded: the latest thousand groups of a week, the latest hundred redrives."""
@@ -174,7 +186,9 @@ def _of_group(each: Group, now: datetime) -> Matter:
     )
     key = f"group-{each.state}:{each.fingerprint}"
     quiet = each.is_muted(now) or each.dead_count == 0
-    return Matter(key, f"group-{each.state}", f"{came} in {each.target}", body, told=not quiet)
+    return Matter(
+        key, f"group-{each.state}", f"{came} in {each.target}", body, told=not quiet, quotes=each.sample_event_id
+    )
 
 
 def _of_redrive(each: Redriving) -> Matter:

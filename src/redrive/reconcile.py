@@ -27,6 +27,7 @@ from uuid import UUID
 
 from redrive import finding
 from redrive.classify import Rule
+from redrive.counts import Counts
 from redrive.deliver import Handler, handler_from
 from redrive.dependency import check_needs
 from redrive.duration import span
@@ -95,6 +96,7 @@ class Reconcilers:
         rules: Sequence[Rule],
         register: Callable[[Handler], None],
         schedule: Callable[..., None],
+        counts: Counts,
     ) -> None:
         self._ready = ready
         self._new_events = new_events
@@ -102,6 +104,7 @@ class Reconcilers:
         self._rules = rules
         self._register = register
         self._schedule = schedule
+        self._counts = counts
         self._known: dict[str, Reconciler] = {}
 
     def __iter__(self) -> Iterator[str]:
@@ -245,9 +248,11 @@ class Reconcilers:
                 tally.healed = await finding.heal(store, run)
             await finding.end(store, run, tally)
         except BaseException as error:
+            self._counts.reconciled[this.name, "failed"] += 1
             with suppress(StoreUnavailable, LeaseLost):
                 await finding.end(store, run, tally, error)
             raise
+        self._counts.reconciled[this.name, "done"] += 1
         log.info(
             "reconciled", reconciler=this.name, run=str(run.id), compared=tally.compared, missing=tally.missing,
             extra=tally.extra, different=tally.different, published=tally.published, dry_run=dry_run,

@@ -2,7 +2,8 @@
 
 A publish inside a span makes a ``PRODUCER`` span and puts its context into the headers of the event, as ``traceparent``
 and ``tracestate``. Every attempt is a ``CONSUMER`` span that continues from there; what its handler publishes continues
-in turn. A replay may come days later: its attempts begin a trace of their own, linked to the former one.
+in turn. A relay sends the context of its attempt along, and the service that takes the message in continues under it. A
+replay may come days later: its attempts begin a trace of their own, linked to the former one.
 
 Nothing is imported here. An application that traces has set OpenTelemetry up; in any other, a publish pays one look
 into a dictionary and an attempt nothing.
@@ -21,6 +22,7 @@ from redrive.store.base import ATTEMPTS, CORRELATION_ID, CYCLE, HEADERS, ID, QUE
 
 _API: Final = "opentelemetry.trace"
 TRACEPARENT: Final = "traceparent"
+TRACESTATE: Final = "tracestate"
 _NO_HEADERS: Final = "{}"
 _SCOPE: Final = "redrive"
 
@@ -70,11 +72,16 @@ def _as_they_are(rows: list[NewEvent]) -> list[NewEvent]:
 
 
 def carried(headers: Mapping[str, str]) -> dict[str, str]:
-    """Add the context of the current span to headers, for something that leaves here."""
-    told = dict(headers)
+    """Put the context of the current span into headers, for something that leaves here.
+
+    It takes the place of the one they had: that span is above the current one, or linked to it.
+    """
+    context: dict[str, str] = {}
     if is_on():
-        _propagator().inject(told)
-    return told
+        _propagator().inject(context)
+    if not context:
+        return dict(headers)
+    return {name: value for name, value in headers.items() if name not in (TRACEPARENT, TRACESTATE)} | context
 
 
 # --- being handled ---

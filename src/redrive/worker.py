@@ -670,7 +670,8 @@ class Worker:
             log.warning("a handler that was given up has ended", event_id=str(row[ID]), target=row[TARGET])
         elif context.settled:
             if error is not None:
-                log.error("handler raised after its transaction", event_id=str(row[ID]), error=repr(error)[:500])
+                said = alarm.hidden(row, repr(error), self.options.mask)[:500]
+                log.error("handler raised after its transaction", event_id=str(row[ID]), error=said)
             self._settled(row)
         elif isinstance(error, AlreadyHandled):
             self.tally.deduplicated += 1
@@ -961,7 +962,7 @@ class Worker:
                     event_id=str(row[ID]),
                     target=row[TARGET],
                     tries=tries,
-                    error=repr(error)[:500],
+                    error=alarm.hidden(row, repr(error), self.options.mask)[:500],
                 )
                 if tries == _HOOK_TRIES:
                     await self._note_failed_hook(row, error)

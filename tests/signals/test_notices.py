@@ -76,6 +76,19 @@ async def test_workers_that_look_at_the_same_time_tell_once(store_url: str, inbo
     assert titles(inbox) == ["A new failure in order.paid"]
 
 
+async def test_a_notice_tells_no_secret_of_the_event_that_failed(telling: Redrive, inbox: Inbox) -> None:
+    @telling.handler("order.paid")
+    async def charge(order: dict[str, str]) -> None:
+        raise TerminalHandlerError(f"the bank refuses {order['card']}")
+
+    await telling.publish("order.paid", {"card": "4111 1111 1111"})
+    await telling.worker().drain()
+
+    (notice,) = [json.loads(body)["message"] for _, _, body in inbox.requests]
+    assert "the bank refuses •••" in notice
+    assert "4111" not in notice
+
+
 async def test_a_failure_that_comes_back_is_told_again(telling: Redrive, inbox: Inbox) -> None:
     mended = failing(telling, "order.paid")
     await telling.publish("order.paid", 1)

@@ -6,55 +6,21 @@ import importlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
 from redrive import AlreadyHandled, Context, EventFilter, Redrive, RetryPolicy, TerminalHandlerError, tracing
+from tests.signals.spans import context_of, exporter, named, parent_of, said, spans
 from tests.worker.conftest import found
 
+__all__ = ("exporter", "spans")  # fixtures
+
 ONCE_MORE = RetryPolicy(max_attempts=2, base_delay=0, jitter="none")
-
-
-@pytest.fixture(scope="module")
-def exporter() -> InMemorySpanExporter:
-    """Set OpenTelemetry up as an application does: once in the life of a process."""
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    trace.set_tracer_provider(provider)
-    return exporter
-
-
-@pytest.fixture
-def spans(exporter: InMemorySpanExporter) -> Iterator[InMemorySpanExporter]:
-    exporter.clear()
-    yield exporter
-    exporter.clear()
-
-
-def named(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
-    return [span for span in spans.get_finished_spans() if span.name == name]
-
-
-def parent_of(span: ReadableSpan) -> int | None:
-    return None if span.parent is None else span.parent.span_id
-
-
-def context_of(span: ReadableSpan) -> Any:
-    assert span.context is not None
-    return span.context
-
-
-def said(span: ReadableSpan) -> dict[str, Any]:
-    return dict(span.attributes or {})
 
 
 async def test_a_trace_leads_from_the_publish_to_what_the_handler_publishes(
@@ -190,11 +156,14 @@ async def test_an_effect_that_was_there_before_is_no_error(app: Redrive, spans: 
 
 
 async def test_what_leaves_for_elsewhere_carries_the_span_that_is_current(spans: InMemorySpanExporter) -> None:
-    with trace.get_tracer("shop").start_as_current_span("relay") as span:
-        headers = tracing.carried({"tenant": "north"})
+    former = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "vendor=1"}
 
-    assert headers["tenant"] == "north"
-    assert f"{span.get_span_context().span_id:016x}" in headers["traceparent"]
+    with trace.get_tracer("shop").start_as_current_span("relay") as span:
+        headers = tracing.carried({"tenant": "north", **former})
+
+    assert f"{span.get_span_context().span_id:016x}" in headers.pop("traceparent")
+    assert headers == {"tenant": "north"}  # the state belongs to the former context
+    assert tracing.carried(former) == former  # outside any span
 
 
 SHOP = """

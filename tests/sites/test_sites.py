@@ -136,7 +136,7 @@ async def test_a_message_that_comes_again_after_the_brokers_window_is_recognised
         await _publish(berlin, 1, 1)
         await until(_has(paris_got, 2), 40)
         (intake,) = paris.traffic.intakes.values()
-        assert intake.duplicates == 2
+        assert intake.taken["duplicate"] == 2
 
     assert paris_got == {"k0": [0], "k1": [1]}
 

@@ -109,10 +109,17 @@ WARM = {
     "ended_by_time": {"outbox_ended"},
     "failed_by_time": {"outbox_group", "outbox_failed"},
     "due_by_time": {"outbox_due"},
+    "relay_lag": {"outbox_due", "outbox_blocked", "outbox_in_flight"},
+    "payloads": {"outbox_pkey"},
 }
 SIDE = {  # of tables that are empty here: which index there is for them
     "attention_hooks": {"trail_evidence", "trail_event"},
     "attention_redrives": {"redrive_standing"},
+    "batches_watched": {"batch_pkey", "batch_unfinished"},
+    "batch_overdue": {"batch_deadline"},
+    "findings_standing": {"finding_standing"},
+    "reconcilers_last": {"reconcile_run_name"},
+    "schedules_late": {"schedule_next"},
 }
 
 
@@ -300,6 +307,19 @@ ATTENTION = {
         "sqlite_autoindex_redrive_outbox_1 (id=?)",
     ),
     "attention_redrives": ("redrive_redrive_standing",),
+    "relay_lag": (
+        "redrive_outbox_due (queue=? AND priority=? AND generation=?)",
+        "redrive_outbox_blocked (blocked_on=?)",
+        "redrive_outbox_in_flight",
+    ),
+    "payloads": ("sqlite_autoindex_redrive_outbox_1 (id=?)",),
+    "batches_watched": (
+        "SCAN redrive_batch USING INDEX sqlite_autoindex_redrive_batch_1",
+        "redrive_batch_unfinished",
+        "sqlite_autoindex_redrive_batch_1 (id=?)",
+    ),
+    "batch_overdue": ("redrive_batch_deadline",),
+    "schedules_late": ("redrive_schedule_next (next_at<?)",),
 }
 
 

@@ -74,7 +74,7 @@ async def test_a_message_that_comes_again_makes_no_second_event(app: Redrive, st
 
     assert came == [1, 2, 3]
     (intake,) = app.traffic.intakes.values()
-    assert intake.duplicates == 3
+    assert intake.taken["duplicate"] == 3
 
 
 async def test_what_was_stored_but_not_acknowledged_comes_again_in_vain(app: Redrive, stream: Stream) -> None:

@@ -35,6 +35,59 @@ async def test_a_batch_is_seen_closed_and_forced(site: Site) -> None:
     assert [each["name"] for each in (*groups["items"], *more["items"])] == ["row-1", "row-2"]
 
 
+@pytest.mark.req("E8")
+async def test_the_report_of_a_batch_quotes_no_secret_of_its_members(site: Site) -> None:
+    async with await site.app.batches.open("import") as made:
+        await made.add("order.bad", {"id": 5, "card": "5500005555555559", "cvc": 737})
+        await made.add("order.bad", {"id": 6, "card": "340000000000009"})
+        gone = await made.add("order.bad", {"id": 7, "card": "card=30000000000004"})
+    await site.app.worker().drain()
+    table = "redrive_outbox" if site.app.store.name == "sqlite" else "redrive.outbox"
+    async with site.app.store.transaction() as tx:
+        await tx.execute(f"delete from {table} where id = '{gone.id}'")
+    async with site.client(Role.ADMIN) as client:
+        shown = (await client.get(f"/api/v1/batches/{made.id}")).json()
+        listed = (await client.get("/api/v1/batches")).json()["items"][0]
+
+    reasons = [each["reason"] for each in shown["final"]["failures"]]
+    assert len(reasons) == 3
+    assert all("no such product: card •••" in each or "card=•••" in each for each in reasons)
+    assert not any(secret in str([shown, listed]) for secret in ("5500005555555559", "340000000000009", "0000004"))
+    assert listed["final"]["failed"] == 3
+    assert "failures" not in listed["final"]
+
+
+@pytest.mark.req("W7")
+async def test_the_error_of_a_run_quotes_no_secret_of_what_was_compared(site: Site) -> None:
+    broken = False
+
+    def desired() -> dict[str, Any]:
+        if broken:
+            raise ValueError("DE02120300000000202051 with 977 is no account")
+        return {"b": {"iban": "DE02500105170137075030"}}
+
+    async def converge(key: str, desired: Any, actual: Any) -> None: ...
+
+    actual = {"a": {"iban": "DE02120300000000202051", "pin": 977}}
+    site.app.reconcilers.add("accounts", desired=desired, actual=lambda: actual, converge=converge)
+    await site.app.reconcilers.run_here("accounts")
+    broken = True
+    with pytest.raises(ValueError, match="no account"):
+        await site.app.reconcilers.run_here("accounts")
+    async with site.client(Role.ADMIN) as client:
+        all_, runs, findings = [
+            (await client.get(f"/api/v1/reconcilers{place}")).json()["items"] for place in ("", "/runs", "/findings")
+        ]
+
+    said = "ValueError: ••• with ••• is no account"
+    assert [each["error"] for each in all_ if each["name"] == "accounts"] == [said]
+    assert [each["error"] for each in runs] == [said, None]
+    assert "DE0" not in str([all_, runs, findings])
+    assert {str(each[side]) for each in findings for side in ("desired", "actual")} == {
+        "None", "{'iban': '•••'}", "{'iban': '•••', 'pin': '•••'}",
+    }  # fmt: skip
+
+
 @pytest.mark.req("W7", "W10")
 async def test_a_run_is_asked_for_and_its_findings_are_seen_without_secrets(site: Site) -> None:
     async def converge(key: str, desired: Any, actual: Any) -> None: ...

@@ -56,6 +56,15 @@ def test_a_text_is_hidden_behind_a_secret_name(text: str, shown: str) -> None:
     assert told.replace(f"{HIDDEN} {HIDDEN}", HIDDEN) == shown.replace(f"{HIDDEN} {HIDDEN}", HIDDEN)
 
 
+def test_a_short_number_is_hidden_where_it_stands_alone() -> None:
+    secrets = MASK.secrets({"cvc": 737, "pin": 42, "card": {"limit": 12.5}})
+
+    told = MASK.text("cvc '737' of order 17372 after 42 attempts, 737ms, 12.5", secrets)
+
+    assert secrets == {"737", "12.5"}  # of two digits there are too many in every text
+    assert told == f"cvc '{HIDDEN}' of order 17372 after 42 attempts, 737ms, {HIDDEN}"
+
+
 def test_a_secret_is_hidden_wherever_it_is_quoted() -> None:
     payload = {"card": "4111111111111111", "pin": 12, "iban": {"x": "DE00 1234"}}
     secrets = MASK.secrets(payload)

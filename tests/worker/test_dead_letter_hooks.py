@@ -166,6 +166,31 @@ async def test_the_log_line_does_not_tell_what_is_secret_in_the_event(app: Redri
     assert line["last_error"] == "ConnectionError: bank says no to ••• with password=•••"
 
 
+async def test_no_log_line_about_an_event_tells_what_is_secret_in_it(app: Redrive) -> None:
+    async def hook(letter: Any, tx: Any) -> None:
+        raise RuntimeError(f"no ledger for {letter.payload['iban']}")
+
+    @app.handler("settle", retry=RetryPolicy(max_attempts=1), on_dead_letter=hook)
+    async def settle(payload: Any) -> None:
+        raise ConnectionError(f"bank says no to {payload['iban']}")
+
+    @app.handler("pay")
+    async def pay(payload: Any, ctx: Context) -> None:
+        async with ctx.transaction():
+            pass
+        raise RuntimeError(f"too late for {payload['iban']}")
+
+    await app.publish("settle", {"iban": "DE02 1203 0000"})
+    await app.publish("pay", {"iban": "DE02 1203 0000"})
+    with structlog.testing.capture_logs() as logs:
+        await app.worker().drain()
+
+    said = {entry["event"]: str(entry.get("error") or entry.get("last_error")) for entry in logs}
+    assert said["on_dead_letter failed"] == "RuntimeError('no ledger for •••')"
+    assert said["handler raised after its transaction"] == "RuntimeError('too late for •••')"
+    assert "1203" not in str(logs)
+
+
 class Inbox(http.server.BaseHTTPRequestHandler):
     """Takes what a Sentry client sends."""
 
@@ -210,9 +235,9 @@ def sentry() -> Iterator[list[dict[str, Any]]]:
 async def test_every_transition_to_failed_is_a_sentry_event(app: Redrive, sentry: list[dict[str, Any]]) -> None:
     @app.handler("settle")
     async def settle(payload: Any) -> None:
-        raise Rejected("no funds")
+        raise Rejected(f"no funds on {payload['iban']}")
 
-    published = await app.publish("settle", {}, source="shop")
+    published = await app.publish("settle", {"iban": "DE02 1203 0000"}, source="shop")
     await app.worker().drain()
     sentry_sdk.flush(timeout=5.0)
     await until(lambda: bool(sentry))
@@ -222,7 +247,8 @@ async def test_every_transition_to_failed_is_a_sentry_event(app: Redrive, sentry
     assert facts["event_id"] == str(published.id)
     assert (facts["type"], facts["source"], facts["target"], facts["attempts"]) == ("settle", "shop", "settle", 1)
     assert facts["handler"].endswith("settle")
-    assert "no funds" in facts["last_error"]
+    assert facts["last_error"].startswith("redrive.errors.Rejected: no funds on •••\n")
+    assert "1203" not in json.dumps(report)
 
 
 @pytest.mark.req("O7")

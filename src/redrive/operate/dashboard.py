@@ -86,6 +86,54 @@ _ROWS: Final[tuple[tuple[tuple[str, str, int, tuple[tuple[str, str], ...]], ...]
         )),
         ("Ordering keys held up", "graph:short", 8, (("keys", "max(redrive_held_keys{@})"),)),
     ),
+    (
+        ("Unsent by route", "graph:short", 8, (("{{route}}", "max by (route) (redrive_relay_unsent{@})"),)),
+        ("Oldest unsent", "graph:s", 8, (
+            ("{{route}}", "max by (route) (redrive_relay_oldest_unsent_seconds{@})"),
+        )),
+        ("Intake lag", "graph:short", 8, (("{{intake}}", "max by (intake) (redrive_intake_lag{@})"),)),
+    ),
+    (
+        ("Messages sent", "graph:ops", 8, (
+            ("{{route}}", "sum by (route) (rate(redrive_relay_sent_total{@}[~]))"),
+        )),
+        ("Messages taken in", "graph:ops", 8, ((
+            "{{intake}} {{outcome}}",
+            "sum by (intake, outcome) (rate(redrive_intake_messages_total{@}[~]))",
+        ),)),
+        ("Routes and intakes that are not well", "graph:short", 8, ((
+            "{{transport}} {{state}}",
+            "max by (transport, state) (redrive_transport_workers{@, state!~'ok|idle'})",
+        ),)),
+    ),
+    (
+        ("Batches under way", "graph:short", 8, (
+            ("{{state}}", "max by (state) (redrive_batches{@})"),
+            ("overdue", "max(redrive_batches_overdue{@})"),
+        )),
+        ("First to final notice, median", "graph:s", 8, ((
+            "median",
+            "histogram_quantile(0.5, max by (le) (rate(redrive_batch_seconds_bucket{@}[~])))",
+        ),)),
+        ("Schedules late", "graph:s", 8, (
+            ("late", "max(redrive_schedule_late_seconds{@})"),
+            ("number", "max(redrive_schedules_late{@})"),
+        )),
+    ),
+    (
+        ("Findings", "graph:short", 8, ((
+            "{{reconciler}} {{kind}} {{state}}",
+            "max by (reconciler, kind, state) (redrive_findings{@})",
+        ),)),
+        ("Runs of reconcilers", "graph:ops", 8, (
+            ("{{reconciler}} {{outcome}}", "sum by (reconciler, outcome) (rate(redrive_reconcile_runs_total{@}[~]))"),
+            ("{{reconciler}} failing", "max by (reconciler) (redrive_reconciler_failing{@}) > 0"),
+        )),
+        ("Needs a person", "graph:short", 8, ((
+            "{{kind}} {{urgency}}",
+            "max by (kind, urgency) (redrive_attention{@}) > 0",
+        ),)),
+    ),
 )  # fmt: skip
 
 

@@ -10,18 +10,23 @@ from uuid import UUID
 
 from redrive.app import Redrive
 from redrive.attention import SHOWN
+from redrive.batch import Batch, BatchLook
 from redrive.event import Event, TrailEntry
+from redrive.finding import Finding, ReconcileRun
+from redrive.finding import Standing as Reconciling
 from redrive.group import Group, Skew
 from redrive.mask import HIDDEN
 from redrive.operate import views
 from redrive.operate.auth import Caller, Forbidden, Permission
-from redrive.operate.views import GroupStory, Standing, Step, entry_json, group_json, plain, skew_json
+from redrive.operate.views import GroupStory, Report, Standing, Step, entry_json, group_json, plain, skew_json
 from redrive.ordering import HeldKey
+from redrive.payload import decode
 from redrive.replay import check_reason
 from redrive.selection import Selection
 from redrive.steps import StepRecord
 
 _BULKY: Final = ("payload", "headers", "failure_history", "last_error")
+_REPORTS: Final = ("first", "final")
 _LONGEST_LINE: Final = 300
 
 
@@ -96,13 +101,81 @@ def hidden_story(app: Redrive, told: GroupStory) -> GroupStory:
 
 async def group(app: Redrive, found: Group) -> dict[str, Any]:
     """Show one group in a list; its title is the error of its latest dead letter."""
-    return {**group_json(found), "title": await _quoted(app, found.sample_event_id, found.title)}
+    return {**group_json(found), "title": await quoted(app, found.sample_event_id, found.title)}
+
+
+async def report(app: Redrive, told: Report) -> dict[str, Any]:
+    """Show what a redrive has brought; its groups are named by the errors of their dead letters."""
+    shown = told.to_json()
+    secrets = await _secrets(app, [each.sample_event_id for _, each, _ in told.groups if each is not None])
+    for line, (_, each, _) in zip(shown["groups"], told.groups, strict=True):
+        if each is not None:
+            line["title"] = app.mask.text(each.title, secrets.get(str(each.sample_event_id), ()))
+    return shown
+
+
+# --- batches ---
+
+
+async def batch(app: Redrive, found: Batch | BatchLook) -> dict[str, Any]:
+    """Show one batch; the reports of its notices quote the errors of its members."""
+    shown = found.to_json()
+    failures = [each for name in _REPORTS if shown[name] for each in shown[name]["failures"]]
+    secrets = await _secrets(app, [each["id"] for each in failures])
+    for each in failures:
+        each["reason"] = app.mask.text(each["reason"], secrets.get(each["id"], ()))
+    return shown
+
+
+def batch_line(found: Batch) -> dict[str, Any]:
+    """Show one batch in a list: how many failed, and not each of them."""
+    shown = found.to_json()
+    for name in _REPORTS:
+        if shown[name]:
+            del shown[name]["failures"], shown[name]["more"]
+    return shown
+
+
+# --- reconcilers ---
+
+
+async def reconciler(app: Redrive, found: Reconciling) -> dict[str, Any]:
+    """Show how a reconciler stands; the error of its last run may quote what it compared."""
+    shown = found.to_json()
+    if found.error is not None:
+        shown["error"] = app.mask.text(found.error, await _compared(app, found.name))
+    return shown
+
+
+async def run(app: Redrive, found: ReconcileRun) -> dict[str, Any]:
+    """Show one run: both sides of what it found, and its error."""
+    secrets = app.mask.secrets(*(side for each in found.found for side in (each.desired, each.actual)))
+    if found.error is not None:
+        secrets |= await _compared(app, found.name)
+    shown: dict[str, Any] = app.mask.everywhere(found.to_json(), secrets=secrets)
+    return shown
+
+
+def finding(app: Redrive, found: Finding) -> dict[str, Any]:
+    """Show one finding: both sides of it."""
+    secrets = app.mask.secrets(found.desired, found.actual)
+    shown: dict[str, Any] = app.mask.everywhere(found.to_json(), secrets=secrets)
+    return shown
+
+
+async def _compared(app: Redrive, name: str) -> set[str]:
+    """Collect what is secret in the latest findings of a reconciler: of what a failed run saw, nothing else is kept."""
+    latest = await app.reconcilers.findings(name, state=None)
+    return app.mask.secrets(*(side for each in latest for side in (each.desired, each.actual)))
+
+
+# --- what texts quote ---
 
 
 async def held_key(app: Redrive, found: HeldKey) -> dict[str, Any]:
     """Show one key that is held up."""
     line = (found.last_error or "").partition("\n")[0]
-    return {**plain(found), "last_error": (await _quoted(app, found.head, line)) or None}
+    return {**plain(found), "last_error": (await quoted(app, found.head, line)) or None}
 
 
 async def overview(app: Redrive) -> dict[str, Any]:
@@ -120,16 +193,22 @@ async def matters(app: Redrive, kinds: Collection[str] = ()) -> list[dict[str, A
 
 async def _quoted_secrets(app: Redrive) -> set[str]:
     """Collect what is secret in the dead letters whose errors such a list quotes."""
-    quoted = {each.sample_event_id for each in await app.groups(limit=SHOWN)}
-    quoted |= {each.head for each in await app.held_keys(limit=SHOWN)}
-    events = [await app.event(each) for each in quoted]
-    return {secret for each in events if each is not None for secret in secrets_of(app, each)}
+    events = {each.sample_event_id for each in await app.groups(limit=SHOWN)}
+    events |= {each.head for each in await app.held_keys(limit=SHOWN)}
+    return {secret for each in (await _secrets(app, events)).values() for secret in each}
 
 
-async def _quoted(app: Redrive, event_id: UUID, text: str) -> str:
+async def quoted(app: Redrive, event_id: UUID | None, text: str) -> str:
     """Hide in a text what is secret in the event that it speaks of."""
-    found = await app.event(event_id)
-    return app.mask.text(text, () if found is None else secrets_of(app, found))
+    found = {} if event_id is None else await _secrets(app, [event_id])
+    return app.mask.text(text, found.get(str(event_id), ()))
+
+
+async def _secrets(app: Redrive, ids: Iterable[UUID | str]) -> dict[str, set[str]]:
+    """Collect what is secret in each of these events, by id; what is gone has no secrets any more."""
+    wanted = sorted({str(each) for each in ids})
+    rows = await app.store.ask("payloads", ids=wanted) if wanted else []
+    return {str(row["id"]): app.mask.secrets(decode(row["payload"]), decode(row["headers"])) for row in rows}
 
 
 def entry(app: Redrive, found: TrailEntry, secrets: Iterable[str] = ()) -> dict[str, Any]:

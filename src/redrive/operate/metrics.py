@@ -10,8 +10,6 @@ To add a family: declare a ``Metric``, and say its values in one of ``SOURCES``.
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
@@ -20,6 +18,8 @@ from redrive.counts import MOST_NAMES, OTHER, Histogram
 from redrive.dependency import State, kind_of
 from redrive.errors import MissingDriver, StoreUnavailable
 from redrive.event import THROTTLE
+from redrive.operate import watched
+from redrive.operate.reading import Metric, Reading, seconds_between
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
@@ -31,25 +31,6 @@ _CAP: Final = 10_000
 _LOOKED_AT: Final = 1_000
 _MOST_WAITED_FOR: Final = 50
 _MOST_KEYS: Final = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """A family: its name, what kind it is, what it says, and by what it is told apart."""
-
-    name: str
-    kind: str
-    help: str
-    labels: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """One value of a family."""
-
-    metric: Metric
-    value: float | Histogram
-    labels: tuple[str, ...] = field(default=())
 
 
 # --- what the workers of this process have counted ---
@@ -95,6 +76,16 @@ LEFT_BEHIND: Final = Metric(
 UNKNOWN: Final = Metric(
     "redrive_unknown_target_total", "counter", "Events that were claimed and have no handler here.", ("target",)
 )
+SENT: Final = Metric("redrive_relay_sent_total", "counter", "Messages that a broker has acknowledged.", ("route",))
+TAKEN_IN: Final = Metric(
+    "redrive_intake_messages_total", "counter",
+    "Messages that came in: stored as events, duplicate (seen before), echo (our own, come back), or refused (those "
+    "that could not be read, and are dead letters).", ("intake", "outcome"),
+)  # fmt: skip
+RECONCILED: Final = Metric(
+    "redrive_reconcile_runs_total", "counter", "Runs of reconcilers that have ended, by outcome: done or failed.",
+    ("reconciler", "outcome"),
+)  # fmt: skip
 
 # --- what the database knows ---
 
@@ -150,13 +141,13 @@ TOOK: Final = Metric("redrive_scrape_seconds", "gauge", "How long the database t
 
 COUNTED: Final = (
     ATTEMPTS, AT_ONCE, RECOVERED, RECOVERY, DEAD_LETTERED, RUNS, TURNS, CLAIMED, DEDUPLICATED, LEASES_LOST, SWEPT,
-    PUT_BACK, THROTTLED, LEFT_BEHIND, UNKNOWN,
+    PUT_BACK, THROTTLED, LEFT_BEHIND, UNKNOWN, SENT, TAKEN_IN, RECONCILED,
 )  # fmt: skip
 """Families of each worker process."""
 
 KNOWN: Final = (
     UP, EVENTS, OLDEST, WORKERS, DEPTH, QUEUE_AGE, DUE, UNSERVED, DEAD, GROUPS, KEYS, DEPENDENCY, WAITING, REDRIVES,
-    MEMBERS, TOOK,
+    MEMBERS, *watched.KNOWN, TOOK,
 )  # fmt: skip
 """Families of the database: everybody who is asked says the same."""
 
@@ -189,6 +180,17 @@ def counted(app: Redrive) -> Iterator[Reading]:
         yield Reading(metric, number)
     for target, number in tally.unknown_targets.items():
         yield Reading(UNKNOWN, number, (target,))
+    yield from _carried(app)
+
+
+def _carried(app: Redrive) -> Iterator[Reading]:
+    for relay in app.traffic.relays.values():
+        yield Reading(SENT, relay.link.moved, (relay.name,))
+    for intake in app.traffic.intakes.values():
+        for outcome, number in intake.taken.items():
+            yield Reading(TAKEN_IN, number, (intake.name, outcome))
+    for of, number in [*app.counts.reconciled.items()]:
+        yield Reading(RECONCILED, number, of)
 
 
 async def _events(app: Redrive) -> list[Reading]:
@@ -200,9 +202,10 @@ async def _events(app: Redrive) -> list[Reading]:
         Reading(EVENTS, row["in_flight"], ("in_flight",)),
         Reading(EVENTS, _best(row["blocked"], row["blocked_estimate"]), ("blocked",)),
     ]
-    for status in ("pending", "in_flight", "blocked", "failed"):
-        since = row[f"{status}_since"]
-        told.append(Reading(OLDEST, 0.0 if since is None else max(0.0, _seconds(row["now"], since)), (status,)))
+    told += [
+        Reading(OLDEST, seconds_between(row[f"{status}_since"], row["now"]), (status,))
+        for status in ("pending", "in_flight", "blocked", "failed")
+    ]
     for each in queues:
         told.append(Reading(DEPTH, each["waiting"], (each["queue"],)))
         told.append(Reading(QUEUE_AGE, each["oldest_due_seconds"] or 0.0, (each["queue"],)))
@@ -262,12 +265,8 @@ async def _redrives(app: Redrive) -> list[Reading]:
 
 Source = Callable[[Redrive], Awaitable[Iterable[Reading]]]
 
-SOURCES: Final[list[Source]] = [_events, _due, _dead_letters, _dependencies, _redrives]
+SOURCES: Final[list[Source]] = [_events, _due, _dead_letters, _dependencies, _redrives, *watched.SOURCES]
 """Who is asked when the database is: each answers with readings of ``KNOWN`` families."""
-
-
-def _seconds(now: Any, since: Any) -> float:
-    return float((now - since).total_seconds() if isinstance(now, datetime) else (now - since) / 1e6)
 
 
 class Board:

@@ -1,10 +1,11 @@
 """The envelope: an event as a message, in the words of CloudEvents 1.0.
 
 Structured: one JSON document with the attributes and the data. Binary: the data is the body, the attributes are
-headers, ``ce_`` on Kafka, ``ce-`` elsewhere. What cannot be read is ``Unparsable``, with the reason; whatever arrives,
-nothing else is raised. A payload goes out as the JSON text it is stored as, and is not decoded for that.
+headers, ``ce_`` on Kafka, ``ce-`` on NATS and over HTTP. What cannot be read is ``Unparsable``, with the reason and the
+place; whatever arrives, nothing else is raised. A payload goes out as the JSON text it is stored as, and is not decoded
+for that.
 
-Next: ``relay`` sends it; ``intake`` stores what was read.
+Next: ``relay`` sends it; ``intake`` stores what was read, and so does the HTTP API.
 """
 
 import base64
@@ -119,6 +120,8 @@ def _add_headers(given: Mapping[str, str], attributes: dict[str, str]) -> list[t
     for name, value in given.items():
         if name in TRACING:
             attributes[name] = value
+            if _fits_a_header(value):  # by the side, where what traces the broker's clients looks for it
+                headers.append((name, value.encode()))
         elif name == SITE_HEADER:
             attributes[SITE] = value
         elif name.startswith(OURS):
@@ -162,18 +165,37 @@ def read(message: Message, prefix: str) -> tuple[CloudEvent, Any] | None:
     return _structured(message, prefix)
 
 
+def read_batch(body: bytes, most: int) -> list[tuple[CloudEvent, Any]]:
+    """Take events and their data out of a JSON list of them."""
+    documents = read_json(body)
+    if not isinstance(documents, list):
+        raise Unparsable(f"a batch of CloudEvents is a JSON list, not {_kind(documents)}")
+    if len(documents) > most:
+        raise Unparsable(f"a batch has at most {most:,} events, not {len(documents):,}")
+    return [_placed(place, document) for place, document in enumerate(documents)]
+
+
+def _placed(place: int, document: Any) -> tuple[CloudEvent, Any]:
+    try:
+        return _document(document, {})
+    except Unparsable as error:
+        raise Unparsable(str(error), at=f"/{place}{error.at}") from error
+
+
 def _structured(message: Message, prefix: str) -> tuple[CloudEvent, Any]:
-    document = read_json(_body(message))
+    return _document(read_json(_body(message)), _plain_headers(message, prefix))
+
+
+def _document(document: Any, headers: dict[str, str]) -> tuple[CloudEvent, Any]:
     if not isinstance(document, dict):
         raise Unparsable(f"a CloudEvent is a JSON object, not {_kind(document)}")
     attributes = {name: _text(name, value) for name, value in document.items() if name not in ("data", "data_base64")}
-    if "data" in document and "data_base64" in document:
-        raise Unparsable("both data and data_base64 are given: a CloudEvent has one of them")
-    if document.get("data_base64") is not None:
-        data = _data(_unbase(document["data_base64"]), attributes.get("datacontenttype") or "")
-    else:
-        data = document.get("data")
-    return _made(attributes, _plain_headers(message, prefix)), data
+    if document.get("data_base64") is None:
+        return _made(attributes, headers), document.get("data")
+    if "data" in document:
+        raise Unparsable("both data and data_base64 are given: a CloudEvent has one of them", at="/data")
+    data = _data(_unbase(document["data_base64"]), attributes.get("datacontenttype") or "")
+    return _made(attributes, headers), data
 
 
 def _binary(message: Message, prefix: str) -> tuple[CloudEvent, Any]:
@@ -192,14 +214,17 @@ def _binary(message: Message, prefix: str) -> tuple[CloudEvent, Any]:
 def _made(attributes: Mapping[str, str | None], headers: dict[str, str]) -> CloudEvent:
     version = attributes.get("specversion")
     if version != SPECVERSION:
-        raise Unparsable(f"specversion {_short(version)} is unknown here: this is CloudEvents {SPECVERSION}")
+        raise Unparsable(
+            f"specversion {_short(version)} is unknown here: this is CloudEvents {SPECVERSION}", at="/specversion"
+        )
     for name in ("id", "type", "source"):
         if not attributes.get(name):
-            raise Unparsable(f"the CloudEvent has no {name}")
+            raise Unparsable(f"the CloudEvent has no {name}", at=f"/{name}")
     extensions = {name: value for name, value in attributes.items() if name not in _ATTRIBUTES and value}
     for name in extensions.keys() - _OURS:
         if not _EXTENSION.fullmatch(name):
-            raise Unparsable(f"{_short(name)} cannot name an attribute of a CloudEvent: a to z and 0 to 9 only")
+            message = f"{_short(name)} cannot name an attribute of a CloudEvent: a to z and 0 to 9 only"
+            raise Unparsable(message, at=_pointer(name))
     headers |= _unbundled(extensions.pop(BUNDLE, None))
     headers |= {name: value for name, value in extensions.items() if name not in _OURS}
     if SITE in extensions:
@@ -263,7 +288,7 @@ def _unbase(text: Any) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, TypeError, ValueError) as error:
-        raise Unparsable(f"data_base64 is not base64: {str(error)[:200]}") from error
+        raise Unparsable(f"data_base64 is not base64: {str(error)[:200]}", at="/data_base64") from error
 
 
 def _text(name: str, value: Any) -> str | None:
@@ -273,7 +298,8 @@ def _text(name: str, value: Any) -> str | None:
         return "true" if value else "false"
     if isinstance(value, int):
         return str(value)
-    raise Unparsable(f"the attribute {_short(name)} is {_kind(value)}: a text, a whole number or a boolean is allowed")
+    message = f"the attribute {_short(name)} is {_kind(value)}: a text, a whole number or a boolean is allowed"
+    raise Unparsable(message, at=_pointer(name))
 
 
 def _utf8(name: str, value: bytes) -> str:
@@ -291,6 +317,10 @@ def _unpercent(name: str, value: bytes) -> str:
         return unquote(text, errors="strict")
     except UnicodeDecodeError as error:
         raise Unparsable(f"{_short(name)} is not UTF-8 behind its percent signs") from error
+
+
+def _pointer(name: str) -> str:
+    return "/" + name[:_SHOWN].replace("~", "~0").replace("/", "~1")
 
 
 def _kind(value: Any) -> str:

@@ -43,6 +43,7 @@ from redrive.transport.envelope import (
     PARTITION_KEY,
     SITE_HEADER,
     STRUCTURED,
+    TRACING,
     CloudEvent,
     read,
     read_json,
@@ -99,7 +100,8 @@ class Intake:
     queue: str = "default"
     site: str = ""
     link: Link = field(default_factory=Link)
-    duplicates: int = 0
+    taken: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("stored", "duplicate", "echo", "refused"), 0))
+    """Messages by what became of them."""
     _holder: str = ""
     _is_held: bool = False
     _is_busy: bool = False
@@ -224,21 +226,31 @@ class Intake:
         async with store.transaction() as tx:
             if self.inlet.is_exclusive:
                 await self._hold_lease(tx)
-            await self._put_in(tx, taken)
+            became = await self._put_in(tx, taken)
+        self._count(became)
 
-    async def _put_in(self, tx: Transaction, taken: Sequence[_Taken]) -> None:
-        """Store what is new, in the order in which it came."""
+    def _count(self, became: Mapping[str, int]) -> None:
+        """Count what has been committed."""
+        for outcome, number in became.items():
+            self.taken[outcome] += number
+
+    async def _put_in(self, tx: Transaction, taken: Sequence[_Taken]) -> dict[str, int]:
+        """Store what is new, in the order in which it came; say how many became what."""
         first: dict[tuple[str, str], _Taken] = {}
         for each in taken:
             first.setdefault((each.source, each.id), each)
         asked = [(source, message_id, str(each.rows[0].id)) for (source, message_id), each in first.items()]
         rows = await tx.run("intake_take", rows=json.dumps(asked))
         new = {(row["source"], row["message_id"]) for row in rows}
-        self.duplicates += len(taken) - len(new)
         echoes = await self._echoes(tx, [each for key, each in first.items() if key in new and each.is_own])
-        events = [row for key, each in first.items() if key in new - echoes for row in each.rows]
-        if events:
-            await tx.publish(events)
+        kept = [each for key, each in first.items() if key in new - echoes]
+        if kept:
+            await tx.publish([row for each in kept for row in each.rows])
+        refused = sum(each.rows[0].type == RAW for each in kept)
+        return {
+            "stored": len(kept) - refused, "refused": refused, "echo": len(echoes),
+            "duplicate": len(taken) - len(new),
+        }  # fmt: skip
 
     async def _echoes(self, tx: Transaction, own: Sequence[_Taken]) -> set[tuple[str, str]]:
         """Find what this database sent itself: a stream of all sites brings it back, and it would go round for ever.
@@ -268,11 +280,13 @@ class Intake:
             if (found := read(message, self.inlet.broker.prefix)) is not None:
                 event, data = found
                 message_id = check_text(event.id, "id", KEY_LIMIT)
-                rows = self._events(self.types.get(event.type, event.type), data, _options(event, received))
+                options = options_of(event)
+                options["headers"] = {**event.headers, **_where(received, event.id)}
+                rows = self._events(self.types.get(event.type, event.type), data, options)
                 is_own = bool(self.site) and event.headers.get(SITE_HEADER) == self.site
                 return _Taken(event.source, message_id, rows, received, is_own)
             if (type_ := self.types.get(message.topic)) is not None:
-                options = Options(source=received.source, headers=_where(received, _id(received)))
+                options = Options(source=received.source, headers=_trace(message) | _where(received, _id(received)))
                 rows = self._events(type_, read_json(message.body), options)
                 return _Taken(received.source, _id(received), rows, received)
         except (PayloadRefused, ConfigurationError) as error:
@@ -292,7 +306,11 @@ class Intake:
         options = said[0] if said else Options()
         message_id = _id(received)
         options.setdefault("source", received.source)
-        options["headers"] = {**(options.get("headers") or {}), **_where(received, message_id)}
+        options["headers"] = {
+            **_trace(received.message),
+            **(options.get("headers") or {}),
+            **_where(received, message_id),
+        }
         return _Taken(received.source, message_id, self._events(type_, payload, options), received)
 
     def _events(self, type_: str, payload: Any, options: Options) -> list[NewEvent]:
@@ -321,7 +339,8 @@ class Intake:
         at = None if raw["at"] is None else datetime.fromisoformat(raw["at"])
         taken = self._parsed(Received(message_of(raw), raw["position"], raw["source"], at))
         async with (await self.ready()).transaction() as tx:
-            await self._put_in(tx, [taken])
+            became = await self._put_in(tx, [taken])
+        self._count(became)
 
     # Waiting
 
@@ -387,7 +406,8 @@ def _raise_if_away(error: Exception) -> None:
         raise StoreUnavailable(str(error) or type(error).__name__) from error
 
 
-def _options(event: CloudEvent, received: Received) -> Options:
+def options_of(event: CloudEvent) -> Options:
+    """Say what was said of a CloudEvent in the words of a publish."""
     said = event.extensions
     return Options(
         source=event.source,
@@ -395,14 +415,15 @@ def _options(event: CloudEvent, received: Received) -> Options:
         correlation_id=said.get(CORRELATION),
         causation_id=said.get(CAUSATION),
         ordering_key=said.get(PARTITION_KEY),
-        idempotency_key=said.get(IDEMPOTENCY_KEY) or _key(event),
-        headers={**event.headers, **_where(received, event.id)},
+        idempotency_key=said.get(IDEMPOTENCY_KEY) or key_of(event),
+        headers={**event.headers},
     )
 
 
-def _key(event: CloudEvent) -> str:
+def key_of(event: CloudEvent) -> str:
+    """Name a CloudEvent: by its source and its id together."""
     key = f"{event.source}#{event.id}"
-    return key if len(key) <= KEY_LIMIT else hashlib.sha256(key.encode()).hexdigest()
+    return key if len(key) <= KEY_LIMIT else hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
 
 
 def _id(received: Received) -> str:
@@ -413,6 +434,12 @@ def _id(received: Received) -> str:
 def _place(received: Received) -> str:
     """Say where it stood, and when it came there: a stream that is made anew counts from the beginning."""
     return received.position if received.at is None else f"{received.position}@{received.at.isoformat()}"
+
+
+def _trace(message: Message) -> dict[str, str]:
+    """Take up the trace that whoever sent it has said beside it."""
+    said = {name: message.header(name) for name in TRACING}
+    return {name: _storable(value.decode(errors="replace")) for name, value in said.items() if value}
 
 
 def _where(received: Received, message_id: str) -> dict[str, str]:

@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
+from redrive import tracing
 from redrive.clock import Clock
 from redrive.context import Context
 from redrive.errors import BrokerRefused, DependencyUnavailable
@@ -107,7 +108,7 @@ class Relay:
         """Write the message of an event."""
         row = ctx.row
         message_id = str(row[ID])
-        headers = {} if row[HEADERS] == "{}" else decode(row[HEADERS])
+        headers = tracing.carried({} if row[HEADERS] == "{}" else decode(row[HEADERS]))
         event = CloudEvent(
             id=headers.get(ORIGINAL) or message_id,
             type=row[TYPE],

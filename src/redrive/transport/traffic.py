@@ -26,7 +26,8 @@ from redrive.transport.relay import QUEUE, RELAY, Relay, Republished, republish
 
 _WRITE_SECONDS: Final = 2.0
 _CONFIRM_SECONDS: Final = 30.0
-_STALE_SECONDS: Final = 120.0
+STALE_SECONDS: Final = 120.0
+"""A worker that has not said for so long how it stands is not running."""
 _FORGET_SECONDS: Final = 60.0
 _FORGET_LIMIT: Final = 5_000
 _MOST_COPIES: Final = 1_000_000
@@ -267,7 +268,7 @@ def _standing(row: Mapping[str, Any], unsent: Mapping[str, Mapping[str, Any]]) -
     assert now is not None
     assert written is not None
     waits = unsent.get(row["name"])
-    stale = (now - written).total_seconds() > _STALE_SECONDS
+    stale = (now - written).total_seconds() > STALE_SECONDS
     lag = row["lag"] if row["kind"] == "intake" else waits["n"] if waits else 0
     return Standing(
         name=row["name"], worker=row["worker"], kind=row["kind"], broker=row["broker"],

@@ -188,7 +188,7 @@ def _state(standing: Redriving, at: int) -> str:
 
 async def _groups(app: Redrive, standing: Redriving) -> list[dict[str, Any]]:
     rows = await app.store.ask("redrive_members_of", id=standing.id, limit=_GROUPS)
-    return [{**row, "title": app.mask.text(row["title"] or "")} for row in rows]
+    return [{**row, "title": await masked.quoted(app, row["sample_event_id"], row["title"] or "")} for row in rows]
 
 
 _plans: dict[UUID, dict[str, int]] = {}

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from fastapi import Query
 from pydantic import Field
 
+from redrive.operate import masked
 from redrive.operate.auth import Permission
 from redrive.operate.web.api.shared import IdPath, LimitQuery, Sent, Why, page
 from redrive.operate.web.api.shared import router as new_router
@@ -19,21 +20,21 @@ NameQuery = Annotated[str | None, Query(max_length=255, description="Of one reco
 @needs(Permission.LOOK)
 async def reconcilers(app: AppOf) -> dict[str, Any]:
     """List them: when each was last at work, and how much it found."""
-    return page([each.to_json() for each in await app.reconcilers.standing()])
+    return page([await masked.reconciler(app, each) for each in await app.reconcilers.standing()])
 
 
 @router.get("/reconcilers/runs")
 @needs(Permission.LOOK)
 async def runs(app: AppOf, name: NameQuery = None, limit: LimitQuery = 50) -> dict[str, Any]:
     """List runs, the latest first."""
-    return page([_hidden(app, each.to_json()) for each in await app.reconcilers.runs(name, limit=limit)])
+    return page([await masked.run(app, each) for each in await app.reconcilers.runs(name, limit=limit)])
 
 
 @router.get("/reconcilers/runs/{run_id}")
 @needs(Permission.LOOK)
 async def run_of(app: AppOf, run_id: IdPath) -> dict[str, Any]:
     """Show one run and its first differences."""
-    return _hidden(app, (await app.reconcilers.get_run(run_id)).to_json())
+    return await masked.run(app, await app.reconcilers.get_run(run_id))
 
 
 @router.get("/reconcilers/findings")
@@ -46,7 +47,7 @@ async def findings(
 ) -> dict[str, Any]:
     """List open findings; with ``recurring`` only what keeps coming back."""
     listed = app.reconcilers.recurring if recurring else app.reconcilers.findings
-    return page([_hidden(app, each.to_json()) for each in await listed(name, limit=limit)])
+    return page([masked.finding(app, each) for each in await listed(name, limit=limit)])
 
 
 class Wanted(Sent):
@@ -69,10 +70,4 @@ async def run(app: AppOf, caller: CallerOf, what: Wanted) -> dict[str, Any]:
 @needs(Permission.ACT)
 async def ignore(app: AppOf, caller: CallerOf, finding_id: IdPath, why: Why) -> dict[str, Any]:
     """Let a difference be."""
-    done = await app.reconcilers.ignore(finding_id, by=caller.actor, reason=why.reason)
-    return _hidden(app, done.to_json())
-
-
-def _hidden(app: AppOf, told: dict[str, Any]) -> dict[str, Any]:
-    hidden: dict[str, Any] = app.mask.everywhere(told)
-    return hidden
+    return masked.finding(app, await app.reconcilers.ignore(finding_id, by=caller.actor, reason=why.reason))

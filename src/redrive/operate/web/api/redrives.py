@@ -66,10 +66,7 @@ async def items(app: AppOf, redrive_id: IdPath, cursor: CursorQuery = None, limi
 @needs(Permission.LOOK)
 async def report(app: AppOf, redrive_id: IdPath) -> dict[str, Any]:
     """Say what a redrive has brought: by group and outcome, and why some did not go."""
-    told = (await views.report(app, await views.find_redrive(app, redrive_id))).to_json()
-    for each in told["groups"]:
-        each["title"] = None if each["title"] is None else app.mask.text(each["title"])
-    return told
+    return await masked.report(app, await views.report(app, await views.find_redrive(app, redrive_id)))
 
 
 class Start(Why):
