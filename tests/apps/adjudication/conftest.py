@@ -53,6 +53,18 @@ class System:
         async with self.app.transaction() as tx:
             await tx.execute(sql.replace("adjudication.", "adjudication_") if self.app.dialect == "sqlite" else sql)
 
+    async def jam(self, table: str) -> None:
+        """Have the database refuse every further row of a table."""
+        if self.app.dialect == "sqlite":
+            body = "begin select raise(abort, 'no room'); end"
+            await self.act(f"create trigger jam before insert on adjudication.{table} {body}")
+        else:
+            body = "for each row execute function adjudication.refuse('no room')"
+            await self.act(f"create trigger jam before insert on adjudication.{table} {body}")
+
+    async def mend(self, table: str) -> None:
+        await self.act("drop trigger jam" + ("" if self.app.dialect == "sqlite" else f" on adjudication.{table}"))
+
 
 @asynccontextmanager
 async def running(url: str, **environ: str) -> AsyncIterator[System]:

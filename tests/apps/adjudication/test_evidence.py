@@ -76,7 +76,7 @@ async def test_evidence_that_is_not_whole_is_refused(with_rail: System) -> None:
 @pytest.mark.req("A5", "A6")
 async def test_evidence_that_cannot_be_written_is_an_error_and_stops_nothing(with_rail: System) -> None:
     """The re-escalation stands without it; log, metric, trail and the list of what needs a person all say so."""
-    await with_rail.act("alter table adjudication.trail rename to lost")
+    await with_rail.jam("trail")
     await with_rail.submit("down-1")
     await with_rail.submit("slow-1-a")
     with structlog.testing.capture_logs() as logs:
@@ -84,9 +84,6 @@ async def test_evidence_that_cannot_be_written_is_an_error_and_stops_nothing(wit
         await with_rail.adjudicate("slow-1-a")
         async with working(with_rail.app) as worker:
             await until(lambda: (worker.tally.dead_lettered, worker.tally.delivered) == (1, 1))
-    name = "adjudication_trail" if with_rail.app.dialect == "sqlite" else "trail"
-    await with_rail.act(f"alter table {'lost' if '_' in name else 'adjudication.lost'} rename to {name}")
-
     look, event = await with_rail.look("down-1"), await with_rail.execution("down-1")
     assert (event.status, event.attempts) == (Status.FAILED, 3)
     assert (look["settlement_progression_status"], look["dispute_lifecycle_status"]) == (

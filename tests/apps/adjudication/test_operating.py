@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import httpx
@@ -10,7 +11,7 @@ import pytest
 from redrive import ConfigurationError
 from redrive.apps.adjudication import make
 from tests.apps.adjudication.conftest import System
-from tests.operate.helpers import environment, redrive, start
+from tests.operate.helpers import ended, environment, redrive, start
 from tests.web.test_cli import address_of, stopped
 from tests.worker.conftest import until, working
 
@@ -23,7 +24,7 @@ async def test_an_operator_tunes_the_retries_while_it_runs_and_that_is_on_record
         await until(lambda: worker.tally.dead_lettered == 1)
         words = ["--max-attempts", "5", "--base-delay", "10ms", "--by", "olga", "--reason", "the rail is slow today"]
         url = ["--url", with_rail.app.url]
-        done = redrive("policy", "set", "adjudication.execute", *words, *url)
+        done = await asyncio.to_thread(redrive, "policy", "set", "adjudication.execute", *words, *url)
         assert done.code == 0, done.err
 
         async def is_known() -> bool:
@@ -37,7 +38,7 @@ async def test_an_operator_tunes_the_retries_while_it_runs_and_that_is_on_record
     assert (await with_rail.execution("down-1")).attempts == 3
     assert (await with_rail.execution("slow-4-a")).attempts == 5
     assert [entry["attempt"] for entry in (await with_rail.look("slow-4-a"))["trail"]] == [1, 2, 3, 4]
-    audit = redrive("audit", "ls", "-o", "jsonl", *url).out
+    audit = (await asyncio.to_thread(redrive, "audit", "ls", "-o", "jsonl", *url)).out
     assert "policy-set" in audit
     assert "olga" in audit
 
@@ -84,9 +85,7 @@ def test_a_setting_that_cannot_be_used_is_a_clear_error_at_start(name: str, valu
         make({name: value})
 
 
-def test_up_says_what_is_wrong_with_a_setting(sqlite_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from tests.operate.helpers import ended
-
+def test_up_says_what_is_wrong_with_a_setting(sqlite_url: str, tmp_path: Path) -> None:
     process = start(
         "up", "adjudication", cwd=tmp_path, env=environment(REDRIVE_URL=sqlite_url, ADJUDICATION_TIMEOUT="soon")
     )
