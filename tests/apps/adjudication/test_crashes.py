@@ -33,9 +33,9 @@ class Workers:
     """Two workers, one of which is killed now and then and replaced."""
 
     def __init__(self, url: str, folder: Path) -> None:
-        self._make = lambda: start(url, folder)
+        self._place = (url, folder)
         self._dice = random.Random(7)
-        self._alive = [self._make(), self._make()]
+        self._alive = [start(url, folder), start(url, folder)]
         self.killed = 0
 
     def kill_one(self) -> None:
@@ -43,7 +43,7 @@ class Workers:
         victim.kill()
         victim.wait()
         self.killed += 1
-        self._alive.append(self._make())
+        self._alive.append(start(*self._place))
 
     def pause(self) -> float:
         return self._dice.uniform(0.3, 1.2)

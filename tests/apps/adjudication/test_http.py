@@ -150,7 +150,7 @@ async def test_with_a_token_nobody_gets_in_without_it(sqlite_url: str) -> None:
     async with running(sqlite_url, ADJUDICATION_TOKEN="s3cret") as system:
         refused = [
             await system.http.get("/receipts", headers=headers)
-            for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": b"Bearer s3cret\xe9"})
+            for headers in ({}, {b"Authorization": b"Bearer wrong"}, {b"Authorization": b"Bearer s3cret\xe9"})
         ]
         let_in = await system.http.get("/receipts", headers={"Authorization": "Bearer s3cret"})
 

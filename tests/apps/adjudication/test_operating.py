@@ -51,6 +51,7 @@ def test_up_starts_it_serves_it_and_ends_on_ctrl_c(sqlite_url: str, tmp_path: Pa
     with httpx.Client(base_url=f"{address}/adjudication") as client:
         submitted = client.post("/receipts", json=receipt)
         said = client.post("/receipts/r-1/adjudication", json={"outcome": "release", "by": "judy"})
+        status = ""
         for _ in range(400):
             if (status := client.get("/receipts/r-1").json()["settlement_progression_status"]) == "executed":
                 break

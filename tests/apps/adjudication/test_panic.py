@@ -86,7 +86,7 @@ async def test_what_a_killed_worker_held_is_taken_over_and_carried_out(
         async with working(system.app, lease="1s"):  # this one only books
 
             async def is_done() -> bool:
-                return (await system.look("killed"))["settlement_progression_status"] == "executed"
+                return bool((await system.look("killed"))["settlement_progression_status"] == "executed")
 
             await until(is_done)
 
