@@ -9,7 +9,7 @@ from redrive.attention import Matter, Urgency
 from redrive.batch import Batch, Batches, BatchGroup, BatchLook, BatchReport, Failure
 from redrive.classify import Rule
 from redrive.context import Context
-from redrive.deliver import DeadLetter
+from redrive.deliver import DeadLetter, Retry
 from redrive.dependency import Dependency
 from redrive.errors import (
     AlreadyHandled,
@@ -39,7 +39,7 @@ from redrive.errors import (
 from redrive.event import ErrorClass, Event, FailureCycle, Priority, Published, Status, TrailEntry
 from redrive.finding import Finding, ReconcileRun
 from redrive.group import Group
-from redrive.inbox import Work
+from redrive.inbox import Settling, Work
 from redrive.lock import Lock, Locks
 from redrive.ordering import HeldKey
 from redrive.override import Override
@@ -82,7 +82,9 @@ __all__ = [
     # after a failure
     "RetryPolicy",
     "Override",
+    "Retry",
     "DeadLetter",
+    "Settling",
     "FailureCycle",
     # redrives
     "Plan",

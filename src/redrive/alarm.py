@@ -1,4 +1,4 @@
-"""Alarm: say out loud that an event became a dead letter, at the moment it does.
+"""Alarm: say out loud that an event became a dead letter, or that evidence of a failure is missing, when it happens.
 
 One structured log line at level error and, when Sentry is set up in this process, one Sentry event, both with what a
 person needs to start: which event, of what type, from where, for whom, what went wrong, after how many attempts.
@@ -38,10 +38,35 @@ def hidden(row: Row, text: str, mask: Mask) -> str:
     return mask.text(text, mask.secrets(json.loads(row[PAYLOAD]), json.loads(row[HEADERS])))
 
 
-def _tell_sentry(facts: dict[str, Any], settlement: Settlement, error: str) -> None:
+def hook_failed(row: Row, hook: str, what: str, error: Exception, mask: Mask) -> None:
+    """Report that a hook, or a part of it, could not write what it should: evidence is missing."""
+    facts: dict[str, Any] = {
+        "event_id": str(row[ID]),
+        "type": row[TYPE],
+        "target": row[TARGET],
+        "attempts": row[ATTEMPTS],
+        "hook": hook,
+        "what": what,
+        "error": hidden(row, repr(error), mask)[:500],
+    }
+    log.error("evidence not written", **facts)
+    sentry = _sentry()
+    if sentry is not None:
+        with sentry.new_scope() as scope:
+            scope.fingerprint = ["redrive", "evidence", facts["target"], hook]
+            scope.set_context("redrive", facts)
+            sentry.capture_message(f"{hook} of {facts['target']} failed: {facts['error']}", level="error")
+
+
+def _sentry() -> Any:
     # Not imported but looked up: Sentry is set up by the application or not at all.
     sentry = sys.modules.get("sentry_sdk")
-    if sentry is None or not sentry.get_client().is_active():
+    return sentry if sentry is not None and sentry.get_client().is_active() else None
+
+
+def _tell_sentry(facts: dict[str, Any], settlement: Settlement, error: str) -> None:
+    sentry = _sentry()
+    if sentry is None:
         return
     with sentry.new_scope() as scope:
         scope.set_level("error")

@@ -17,7 +17,7 @@ from redrive.batch import Batches
 from redrive.classify import DEFAULT_RULES, Rule
 from redrive.clock import Clock, SystemClock
 from redrive.counts import Counts
-from redrive.deliver import DeadLetterHook, Handler, handler_from
+from redrive.deliver import DeadLetterHook, Handler, RetryHook, handler_from
 from redrive.dependency import Circuit, Dependency
 from redrive.duration import parse_duration, span
 from redrive.duty import Duty
@@ -144,6 +144,7 @@ class Redrive:
         retry: RetryPolicy | None = None,
         rules: Sequence[Rule] | None = None,
         on_dead_letter: DeadLetterHook | None = None,
+        on_retry: RetryHook | None = None,
         effects: Literal["inside", "outside"] | None = None,
         timeout: str | float | timedelta | None = None,
         deadline: str | float | timedelta | None = None,
@@ -160,6 +161,9 @@ class Redrive:
 
         A type's first handler needs no name: its target is the type itself, so that whoever publishes need not know it.
         Every further handler of the type has one; each gets a row, a retry state and a dead letter of its own.
+        ``on_dead_letter`` and ``on_retry`` are async functions that are called with what failed and the transaction in
+        which that is written down: what they write is committed with it. One that fails is an error that people are
+        told of, and the event goes its way without it.
         ``effects="inside"`` says that all it does is in its transaction, so that it may be run as a shadow;
         ``"outside"`` that it reaches further, so that it may not. ``on_failed`` is about ordering keys: a dead letter
         holds up the later events of its key (``"block"``) until somebody acts, or lets them pass (``"pass"``).
@@ -199,6 +203,7 @@ class Redrive:
                 retry=retry,
                 rules=self.rules if rules is None else (*rules, *self.rules),
                 on_dead_letter=on_dead_letter,
+                on_retry=on_retry,
                 effects=effects,
                 timeout=timeout,
                 deadline=deadline,
@@ -228,6 +233,7 @@ class Redrive:
         retry: RetryPolicy | None = None,
         rules: Sequence[Rule] | None = None,
         on_dead_letter: DeadLetterHook | None = None,
+        on_retry: RetryHook | None = None,
     ) -> Callable[[F], F]:
         """Register the decorated function as one that undoes a step: ``ctx.step(…, compensate=it)``.
 
@@ -249,6 +255,7 @@ class Redrive:
                 retry=retry,
                 rules=self.rules if rules is None else (*rules, *self.rules),
                 on_dead_letter=on_dead_letter,
+                on_retry=on_retry,
                 is_compensation=True,
             )
             return function
@@ -313,6 +320,7 @@ class Redrive:
         retry: RetryPolicy | None = None,
         rules: Sequence[Rule] | None = None,
         on_dead_letter: DeadLetterHook | None = None,
+        on_retry: RetryHook | None = None,
         on_failed: Literal["block", "pass"] = "block",
         timeout: str | float | timedelta | None = None,
         deadline: str | float | timedelta | None = None,
@@ -346,6 +354,7 @@ class Redrive:
             retry=retry,
             rules=self.rules if rules is None else (*rules, *self.rules),
             on_dead_letter=on_dead_letter,
+            on_retry=on_retry,
             effects="outside",
             on_failed=on_failed,
             decoder=Verbatim(),

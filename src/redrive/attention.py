@@ -338,25 +338,28 @@ def _muted(rows: Sequence[Mapping[str, Any]]) -> list[Matter]:
 
 
 async def _hooks(look: Look) -> list[Matter]:
-    by_target: dict[str, list[Mapping[str, Any]]] = {}
+    missing: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in await look.store.ask("attention_hooks"):
-        by_target.setdefault(row["target"], []).append(row)
+        missing.setdefault((row["target"], row["hook"] or "on_dead_letter"), []).append(row)
     return _few(
-        [_hook(target, rows) for target, rows in sorted(by_target.items())],
-        "hook", "targets have on_dead_letter hooks that failed", "redrive dlq ls",
+        [_hook(target, hook, rows) for (target, hook), rows in sorted(missing.items())],
+        "hook", "hooks failed", "redrive events ls",
     )  # fmt: skip
 
 
-def _hook(target: str, rows: Sequence[Mapping[str, Any]]) -> Matter:
+def _hook(target: str, hook: str, rows: Sequence[Mapping[str, Any]]) -> Matter:
     ids = list(dict.fromkeys(str(row["event_id"]) for row in rows))
     count = len(ids)
-    sentence = (
-        f"The on_dead_letter hook of {target} failed for {_plural(count, 'dead letter')}: what it should have written "
-        "is missing. Do that by hand and discard, or mend the hook and replay."
-    )
+    if hook == "on_retry":
+        of, way_out = _plural(count, "event"), "Mend the hook, and write that by hand."
+        act = f"redrive events timeline {ids[0]}"
+    else:
+        of, way_out = _plural(count, "dead letter"), "Do that by hand and discard, or mend the hook and replay."
+        act = f"redrive replay {' '.join(ids[:_NAMED])} --reason {_WHY}"
+    sentence = f"The {hook} hook of {target} failed for {of}: what it should have written is missing. {way_out}"
     return Matter(
-        "hook", f"hook of {target}", Urgency.SOON, sentence, f"redrive replay {' '.join(ids[:_NAMED])} --reason {_WHY}",
-        f"redrive events timeline {ids[0]}", count, len(rows) >= _LOOKED, min(_at(row["since"]) for row in rows),
+        "hook", f"hook of {target}", Urgency.SOON, sentence, act, f"redrive events timeline {ids[0]}", count,
+        len(rows) >= _LOOKED, min(_at(row["since"]) for row in rows),
     )  # fmt: skip
 
 

@@ -90,6 +90,7 @@ class Counts:
         self.at_once: Counter[str] = Counter()  # delivered by the first attempt, by type
         self.recovered: Counter[tuple[str, str]] = Counter()  # by type, and by what
         self.dead_lettered: Counter[tuple[str, str]] = Counter()  # by type, error class
+        self.hooks_failed: Counter[tuple[str, str]] = Counter()  # by target, and which hook
         self.recovery = {by: Histogram(RECOVERY_BOUNDS) for by in ("retry", "replay")}
         self.runs = _Runs()
         self.turns = Histogram(TURN_BOUNDS)

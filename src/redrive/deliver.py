@@ -14,7 +14,7 @@ import typing
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Literal
 from uuid import UUID
@@ -28,7 +28,10 @@ from redrive.rate import Rate
 from redrive.store.base import PAYLOAD, Row
 
 DeadLetterHook = Callable[["DeadLetter", Any], Awaitable[None]]
-"""Called with the dead letter and the transaction (``redrive.Work``) in which it is written."""
+"""Called with the dead letter and the transaction (``redrive.Settling``) in which it is written."""
+
+RetryHook = Callable[["Retry", Any], Awaitable[None]]
+"""Called with the retry and the transaction (``redrive.Settling``) in which it is scheduled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,7 @@ class Handler:
     retry: RetryPolicy | None = None
     rules: Sequence[Rule] = DEFAULT_RULES
     on_dead_letter: DeadLetterHook | None = None
+    on_retry: RetryHook | None = None
     effects: str | None = None
     on_failed: str = "block"
     compensate_on: tuple[str, ...] = ()
@@ -66,8 +70,8 @@ class Handler:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """What an ``on_dead_letter`` hook is told."""
+class FailedAttempt:
+    """What every hook is told."""
 
     id: UUID
     type: str
@@ -84,6 +88,22 @@ class DeadLetter:
     last_error: str
 
 
+@dataclass(frozen=True, slots=True)
+class DeadLetter(FailedAttempt):
+    """What an ``on_dead_letter`` hook is told."""
+
+    failed_at: datetime
+    """When it became a dead letter, as it is stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry(FailedAttempt):
+    """What an ``on_retry`` hook is told; ``attempts`` are those that count so far."""
+
+    next_retry_at: datetime
+    """When the next attempt may run, as it is stored."""
+
+
 def handler_from(
     function: Callable[..., Any],
     *,
@@ -92,6 +112,7 @@ def handler_from(
     retry: RetryPolicy | None,
     rules: Sequence[Rule],
     on_dead_letter: DeadLetterHook | None,
+    on_retry: RetryHook | None = None,
     effects: str | None = None,
     timeout: str | float | timedelta | None = None,
     deadline: str | float | timedelta | None = None,
@@ -131,6 +152,7 @@ def handler_from(
         retry=retry,
         rules=rules,
         on_dead_letter=on_dead_letter,
+        on_retry=on_retry,
         effects=effects,
         on_failed=on_failed,
         compensate_on=compensate_on,

@@ -6,15 +6,15 @@ it did is rolled back.
 """
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, Unpack
 
 from redrive import caller
-from redrive.errors import AlreadyHandled, ConfigurationError, LeaseLost
+from redrive.errors import AlreadyHandled, ConfigurationError, LeaseLost, StoreUnavailable
 from redrive.event import NewEvent, Options, Published
 from redrive.instant import to_micros
 from redrive.store.base import Store, Transaction
@@ -66,6 +66,32 @@ class Work:
             message = "the transaction is not open: use `async with ctx.transaction() as tx:`"
             raise ConfigurationError(message)
         return self._inner
+
+
+class Settling(Work):
+    """The transaction in which a failure is written down, as hooks see it."""
+
+    def __init__(self, transaction: Transaction, new_events: NewEvents) -> None:
+        super().__init__(transaction, new_events)
+        self.shortfalls: list[tuple[str, Exception]] = []
+        """What was tried with ``best_effort`` and failed."""
+
+    @asynccontextmanager
+    async def best_effort(self, what: str) -> AsyncIterator[None]:
+        """Write something, such as evidence, without which the rest shall be committed all the same.
+
+        If it fails, what was written in this block is undone, and nothing else. That is an error: it is logged, counted
+        (``redrive_hook_failures_total``), on the trail of the event, and in the list of what needs a person.
+        """
+        await self.execute("savepoint redrive_best_effort")
+        try:
+            yield
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it was, the rest goes on
+            await self.execute("rollback to savepoint redrive_best_effort")
+            self.shortfalls.append((what, error))
+        await self.execute("release savepoint redrive_best_effort")
 
 
 class HandlerTransaction(Work):

@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from typing import Any, Final, Unpack
 from uuid import UUID
@@ -31,7 +32,7 @@ from redrive.classify import DEFAULT_RULES
 from redrive.clock import Clock
 from redrive.context import Context, Desk
 from redrive.counts import Counts, Tally
-from redrive.deliver import DeadLetter, Handler, deliver
+from redrive.deliver import DeadLetter, FailedAttempt, Handler, Retry, deliver
 from redrive.dependency import FREE_ROUNDS, Circuit, round_seconds
 from redrive.duration import format_duration
 from redrive.duty import Duty, Tick, keep
@@ -48,7 +49,8 @@ from redrive.errors import (
 )
 from redrive.event import NewEvent, Options, Outcome, Priority, Settlement, Status
 from redrive.heartbeat import Heartbeat
-from redrive.inbox import Work
+from redrive.inbox import Settling
+from redrive.instant import from_micros
 from redrive.isolate import Children, Hello
 from redrive.logs import log
 from redrive.mask import DEFAULT as DEFAULT_MASK
@@ -864,20 +866,26 @@ class Worker:
         elif settlement.status is Status.BLOCKED:
             self._blocked(row, settlement)
         else:
-            self.counts.settled(row, settlement)
-            self.tally.retried += settlement.spends
-            self.tally.deferred += not settlement.spends
+            await self._put_off(handler, row, settlement)
+
+    async def _put_off(self, handler: Handler | None, row: Row, settlement: Settlement) -> None:
+        """Let it wait for another attempt: with the next turn, or in a transaction of its own with its hook."""
+        self.counts.settled(row, settlement)
+        self.tally.retried += settlement.spends
+        self.tally.deferred += not settlement.spends
+        log.info(
+            "attempt failed, retry scheduled",
+            event_id=str(row[ID]),
+            target=row[TARGET],
+            attempt=row[ATTEMPTS],
+            error_class=settlement.error_class,
+            error=settlement.last_error.partition("\n")[0][:200],
+            seconds=round(settlement.delay_seconds or 0.0, 3),
+        )
+        has_hook = handler is not None and handler.on_retry is not None
+        if not has_hook or not await self._settled_together(handler, row, settlement):
             self._finished.settlements.append(settlement)
-            log.info(
-                "attempt failed, retry scheduled",
-                event_id=str(row[ID]),
-                target=row[TARGET],
-                attempt=row[ATTEMPTS],
-                error_class=settlement.error_class,
-                error=settlement.last_error.partition("\n")[0][:200],
-                seconds=round(settlement.delay_seconds or 0.0, 3),
-            )
-            self._due_at = min(self._due_at, self._clock.monotonic() + (settlement.delay_seconds or 0.0))
+        self._due_at = min(self._due_at, self._clock.monotonic() + (settlement.delay_seconds or 0.0))
 
     # What is not the event's own fault
 
@@ -943,60 +951,94 @@ class Worker:
         self.tally.dead_lettered += 1
         self.counts.settled(row, settlement)
         settlement.passed = handler is not None and handler.on_failed == "pass" and row[ORDERING_KEY] is not None
-        hook = handler.on_dead_letter if handler else None
-        if hook is None and not (self._lifecycle and row[TYPE] != FAILED_TYPE):
+        has_part = (handler is not None and handler.on_dead_letter is not None) or self._is_told(row)
+        if not has_part or not await self._settled_together(handler, row, settlement):
             self._buried[row[ID]] = (row, settlement)
             self._finished.settlements.append(settlement)
-            return
-        for tries in range(1, _HOOK_TRIES + 1):
-            try:
-                await self._bury_together(handler, row, settlement)
-            except (LeaseLost, StoreUnavailable) as error:
-                log.warning("dead letter not written yet", event_id=str(row[ID]), error=str(error))
-                if isinstance(error, LeaseLost):
-                    self._release(row)
-                    return
-            except Exception as error:  # noqa: BLE001 - a hook of the user's; the event must end visibly all the same
-                log.error(
-                    "on_dead_letter failed",
-                    event_id=str(row[ID]),
-                    target=row[TARGET],
-                    tries=tries,
-                    error=alarm.hidden(row, repr(error), self.options.mask)[:500],
-                )
-                if tries == _HOOK_TRIES:
-                    await self._note_failed_hook(row, error)
-            else:
-                self._key_freed = self._key_freed or settlement.passed
-                self._release(row)
-                alarm.dead_lettered(row, settlement, self._handler_name(row), self.options.mask)
-                return
-            await self._clock.sleep(0.05 * 4**tries * self._clock.random())
-        self._buried[row[ID]] = (row, settlement)
-        self._finished.settlements.append(settlement)
 
-    async def _bury_together(self, handler: Handler | None, row: Row, settlement: Settlement) -> None:
-        letter = _letter(row, settlement)
+    def _is_told(self, row: Row) -> bool:
+        """Whether somebody handles the lifecycle event of its end."""
+        return self._lifecycle and row[TYPE] != FAILED_TYPE
+
+    # Hooks
+
+    async def _settled_together(self, handler: Handler | None, row: Row, settlement: Settlement) -> bool:
+        """Settle in one transaction with what a hook writes; false: the hook cannot, and it has to go without.
+
+        While the store does not answer nobody can settle: that is waited for, and is not the fault of the hook.
+        """
+        hook = "on_dead_letter" if settlement.status is Status.FAILED else "on_retry"
+        tries, pause = 0, 0.05
+        while tries < _HOOK_TRIES:
+            try:
+                shortfalls = await self._settle_together(handler, row, settlement)
+            except LeaseLost as error:
+                log.warning("lease lost", worker=self.name, event_id=str(row[ID]), error=str(error))
+                self._release(row)
+                return True
+            except StoreUnavailable as error:
+                log.warning("outcome not written yet", event_id=str(row[ID]), error=str(error))
+            except Exception as error:  # noqa: BLE001 - a hook of the user's; the event must go on visibly all the same
+                tries += 1
+                log.error(
+                    "hook failed", event_id=str(row[ID]), target=row[TARGET], hook=hook, tries=tries,
+                    error=alarm.hidden(row, repr(error), self.options.mask)[:500],
+                )  # fmt: skip
+                if tries == _HOOK_TRIES:
+                    await self._note_missing(row, hook, [(f"all of {hook}", error)])
+            else:
+                self._release(row)
+                await self._after_settled(row, settlement, hook, shortfalls)
+                return True
+            await self._clock.sleep(pause * self._clock.random())
+            pause = min(pause * 4, 3.0)
+        return False
+
+    async def _settle_together(
+        self, handler: Handler | None, row: Row, settlement: Settlement
+    ) -> list[tuple[str, Exception]]:
+        """Write the outcome and what hooks add to it; return the parts of that which were left out."""
         async with self._store.transaction() as transaction:
             if await transaction.settle([settlement], chain=str(self._session()), actor=self.name):
-                message = f"event {row[ID]} is no longer ours: the dead letter was not written"
+                message = f"event {row[ID]} is no longer ours: its outcome was not written"
                 raise LeaseLost(message)
+            (written,) = await transaction.run("settled", id=row[ID])
+            told = _told(row, settlement, written)
+            work = Settling(transaction, partial(self._caused_by, told))
+            if isinstance(told, Retry):
+                if handler is not None and handler.on_retry is not None:
+                    await handler.on_retry(told, work)
+                return work.shortfalls
             if handler is not None and handler.on_dead_letter is not None:
-                await handler.on_dead_letter(letter, Work(transaction, partial(self._caused_by, letter)))
-            if self._lifecycle and row[TYPE] != FAILED_TYPE:
-                await transaction.publish(self._caused_by(letter, FAILED_TYPE, _as_payload(letter)))
+                await handler.on_dead_letter(told, work)
+            if self._is_told(row):
+                await transaction.publish(self._caused_by(told, FAILED_TYPE, _as_payload(told)))
+            return work.shortfalls
+
+    async def _after_settled(
+        self, row: Row, settlement: Settlement, hook: str, shortfalls: Sequence[tuple[str, Exception]]
+    ) -> None:
+        if settlement.status is Status.FAILED:
+            self._key_freed = self._key_freed or settlement.passed
+            alarm.dead_lettered(row, settlement, self._handler_name(row), self.options.mask)
+        if shortfalls:
+            await self._note_missing(row, hook, shortfalls)
 
     def _caused_by(
-        self, letter: DeadLetter, type_: str, payload: Any = None, **options: Unpack[Options]
+        self, told: FailedAttempt, type_: str, payload: Any = None, **options: Unpack[Options]
     ) -> list[NewEvent]:
-        options.setdefault("correlation_id", letter.correlation_id or str(letter.id))
-        options.setdefault("causation_id", str(letter.id))
+        options.setdefault("correlation_id", told.correlation_id or str(told.id))
+        options.setdefault("causation_id", str(told.id))
         return self._new_events(type_, payload, **options)
 
-    async def _note_failed_hook(self, row: Row, error: Exception) -> None:
-        detail = {"error": repr(error)[:1_000], "hook": "on_dead_letter"}
-        with suppress(RedriveError):
-            await self._store.write_trail([(UUID(str(row[ID])), "evidence-failed", row[SOURCE], self.name, detail)])
+    async def _note_missing(self, row: Row, hook: str, shortfalls: Sequence[tuple[str, Exception]]) -> None:
+        """Say everywhere that something a hook should have written is missing."""
+        for what, error in shortfalls:
+            self.counts.hooks_failed[row[TARGET], hook] += 1
+            alarm.hook_failed(row, hook, what, error, self.options.mask)
+            detail = {"error": repr(error)[:1_000], "hook": hook, "what": what}
+            with suppress(RedriveError):
+                await self._store.write_trail([(UUID(str(row[ID])), "evidence-failed", row[SOURCE], self.name, detail)])
 
     # Duties
 
@@ -1290,22 +1332,30 @@ async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _letter(row: Row, settlement: Settlement) -> DeadLetter:
-    return DeadLetter(
-        id=UUID(str(row[ID])),
-        type=row[TYPE],
-        target=row[TARGET],
-        source=row[SOURCE],
-        subject=row[SUBJECT],
-        payload=decode(row[PAYLOAD]),
-        idempotency_key=row[IDEMPOTENCY_KEY],
-        retry_key=row[RETRY_KEY],
-        correlation_id=row[CORRELATION_ID],
-        attempts=row[ATTEMPTS],
-        error_class=settlement.error_class,
-        error_type=settlement.error_type,
-        last_error=settlement.last_error,
-    )
+def _told(row: Row, settlement: Settlement, written: Mapping[str, Any]) -> DeadLetter | Retry:
+    """Say what a hook is told, from what was claimed and what has just been written."""
+    common: dict[str, Any] = {
+        "id": UUID(str(row[ID])),
+        "type": row[TYPE],
+        "target": row[TARGET],
+        "source": row[SOURCE],
+        "subject": row[SUBJECT],
+        "payload": decode(row[PAYLOAD]),
+        "idempotency_key": row[IDEMPOTENCY_KEY],
+        "retry_key": row[RETRY_KEY],
+        "correlation_id": row[CORRELATION_ID],
+        "attempts": written["attempts"],
+        "error_class": settlement.error_class,
+        "error_type": settlement.error_type,
+        "last_error": settlement.last_error,
+    }
+    if settlement.status is Status.FAILED:
+        return DeadLetter(**common, failed_at=_instant(written["ended_at"]))
+    return Retry(**common, next_retry_at=_instant(written["due_at"]))
+
+
+def _instant(stored: Any) -> datetime:
+    return from_micros(stored) if isinstance(stored, int) else stored
 
 
 def _as_payload(letter: DeadLetter) -> dict[str, Any]:

@@ -78,7 +78,7 @@ async def test_a_hook_that_fails_is_an_error_in_log_and_trail_and_the_event_stil
     (event,) = await app.events()
     assert event.status is Status.FAILED
     assert len(calls) == 3
-    levels = {entry["log_level"] for entry in logs if entry["event"] == "on_dead_letter failed"}
+    levels = {entry["log_level"] for entry in logs if entry["event"] == "hook failed"}
     assert levels == {"error"}
     assert "evidence-failed" in [entry.kind for entry in await app.trail(published.id)]
 

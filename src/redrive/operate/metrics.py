@@ -54,6 +54,11 @@ RECOVERY: Final = Metric(
 DEAD_LETTERED: Final = Metric(
     "redrive_dead_lettered_total", "counter", "Events that became dead letters.", ("type", "class")
 )
+HOOKS_FAILED: Final = Metric(
+    "redrive_hook_failures_total", "counter",
+    "Hooks (on_retry, on_dead_letter) whose work, or a part of it, could not be written: evidence is missing.",
+    ("target", "hook"),
+)  # fmt: skip
 RUNS: Final = Metric("redrive_handler_seconds", "histogram", "How long handlers ran, however they ended.", ("target",))
 TURNS: Final = Metric(
     "redrive_turn_seconds", "histogram", "How long the store took for a turn: settle what has ended, claim what is due."
@@ -140,8 +145,8 @@ MEMBERS: Final = Metric(
 TOOK: Final = Metric("redrive_scrape_seconds", "gauge", "How long the database took to answer all of this, last time.")
 
 COUNTED: Final = (
-    ATTEMPTS, AT_ONCE, RECOVERED, RECOVERY, DEAD_LETTERED, RUNS, TURNS, CLAIMED, DEDUPLICATED, LEASES_LOST, SWEPT,
-    PUT_BACK, THROTTLED, LEFT_BEHIND, UNKNOWN, SENT, TAKEN_IN, RECONCILED,
+    ATTEMPTS, AT_ONCE, RECOVERED, RECOVERY, DEAD_LETTERED, HOOKS_FAILED, RUNS, TURNS, CLAIMED, DEDUPLICATED,
+    LEASES_LOST, SWEPT, PUT_BACK, THROTTLED, LEFT_BEHIND, UNKNOWN, SENT, TAKEN_IN, RECONCILED,
 )  # fmt: skip
 """Families of each worker process."""
 
@@ -165,6 +170,7 @@ def counted(app: Redrive) -> Iterator[Reading]:
         yield Reading(RECOVERY, recovery, (by,))
     for of, number in [*counts.dead_lettered.items()]:
         yield Reading(DEAD_LETTERED, number, of)
+    yield from _hooks_failed(app)
     for target, runs in [*counts.runs.items()]:
         yield Reading(RUNS, runs, (target,))
     yield Reading(TURNS, counts.turns)
@@ -191,6 +197,14 @@ def _carried(app: Redrive) -> Iterator[Reading]:
             yield Reading(TAKEN_IN, number, (intake.name, outcome))
     for of, number in [*app.counts.reconciled.items()]:
         yield Reading(RECONCILED, number, of)
+
+
+def _hooks_failed(app: Redrive) -> Iterator[Reading]:
+    """Say it of every hook, when it is 0 too: an alert asks by how much it grew."""
+    for target, handler in [*app.handlers.items()][:MOST_NAMES]:
+        for hook in ("on_retry", "on_dead_letter"):
+            if getattr(handler, hook) is not None:
+                yield Reading(HOOKS_FAILED, app.counts.hooks_failed[target, hook], (target, hook))
 
 
 async def _events(app: Redrive) -> list[Reading]:

@@ -717,7 +717,8 @@ class PostgresTransaction:
         return bool(await self._query("deliver", id=event_id, fence=fence, now=self._now))
 
     async def settle(self, settlements: Sequence[Settlement], *, chain: str, actor: str) -> set[Any]:
-        accepted = await settle_rows(self.connection, settlements, self._now, chain=chain, actor=actor)
+        with translating(self._place):
+            accepted = await settle_rows(self.connection, settlements, self._now, chain=chain, actor=actor)
         return {settlement.id for settlement in settlements} - accepted
 
     async def run(self, verb: str, clauses: Clauses = (), **values: Any) -> list[dict[str, Any]]:

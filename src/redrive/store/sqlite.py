@@ -703,7 +703,7 @@ class SqliteTransaction:
         await self._run(lambda: write_trail(self.connection, OPERATOR, self._now, entries))
 
     async def settle(self, settlements: Sequence[Settlement], *, chain: str, actor: str) -> set[Any]:
-        return set(await self._run(lambda: settle_rows(self.connection, self._now, settlements, chain, actor)))
+        return set(await self._run(lambda: _ours(settle_rows, self.connection, self._now, settlements, chain, actor)))
 
     @staticmethod
     async def _run(job: Callable[[], T]) -> T:
