@@ -173,8 +173,7 @@ async def test_what_needs_a_person_is_told_by_kind(app: Redrive) -> None:
     before = await told(app)
     await app.publish("order.bad", 1)
     await app.worker().drain()
-    for _ in SOURCES:  # each look asks for one kind
-        after = await told(app)
+    after = [await told(app) for _ in SOURCES][-1]  # each look asks for one kind
 
     assert {value for (name, _), value in before.items() if name == "redrive_attention"} == {0}
     assert after[of("redrive_attention", kind="dead-letters", urgency="soon")] == 1
