@@ -52,6 +52,7 @@ def shop(url: str, world: World, clock: VirtualClock | None = None) -> Redrive:
     async def book(payment: dict[str, Any]) -> None:
         _converted(payment, knows_yen=world.knows_yen)
 
+    @app.handler("bill.requested", retry=RetryPolicy(max_attempts=2, base_delay="30s"))
     @app.handler("invoice.requested", retry=RetryPolicy(max_attempts=2, base_delay="30s"))
     @of_the_shop
     async def invoice(wanted: dict[str, Any]) -> None:
@@ -64,11 +65,24 @@ def shop(url: str, world: World, clock: VirtualClock | None = None) -> Redrive:
         if world.ledger_is_behind:
             raise PrerequisiteMissing(f"account {entry['account']} has not been opened yet")
 
+    async def converge(key: str, desired: Any, actual: Any) -> None: ...
+
+    app.reconcilers.add("carts", desired=_wanted, actual=_kept, converge=converge, every="10m")
+
     @app.handler("mail.requested", concurrency=8, rate="200/s")
     @of_the_shop
     async def mail(wanted: dict[str, Any]) -> None: ...
 
     return app
+
+
+def _wanted() -> dict[str, Any]:
+    return {f"cart-{each}": {"items": each % 5 + 1, "total": each * 7 % 200} for each in range(400)}
+
+
+def _kept() -> dict[str, Any]:
+    kept = {key: value for key, value in _wanted().items() if not key.endswith("77")}
+    return kept | {"cart-12": {"items": 1, "total": 84}, "cart-3k": {"items": 2, "total": 19}}
 
 
 @of_the_shop
@@ -87,6 +101,7 @@ async def fill(url: str, scene: str) -> None:
         if scene == "empty":
             return
         await _day(app, clock, world, dice, is_outage=scene == "outage")
+        await _beside(app, clock, is_outage=scene == "outage")
         for number in range(2):
             session = Session(
                 app.clock.new_id(), f"shop-{number + 1}", f"node-{number + 1}", 4_000 + number, ("default",),
@@ -206,6 +221,52 @@ async def _lively(
             if dice.random() < 0.3:
                 await app.publish("mail.requested", {"to": "late@example.org", "about": "a reminder"}, delay=later)
         await app.worker().drain()
+
+
+async def _beside(app: Redrive, clock: VirtualClock, *, is_outage: bool) -> None:
+    """What goes on beside the orders: an import, things by the clock, carts that drift, brokers, seats."""
+    for name, rows in (("import 2031-03-01", 180), ("import 2031-03-02", 240)):
+        async with await app.batches.open(name, deadline="6h") as batch:
+            for row in range(rows):
+                amount = f"{row}.50" if row % 17 else f"1.{row:03d},00"
+                await batch.add("bill.requested", {"order": row, "amount": amount}, group=f"file-{row % 6 + 1}")
+    await app.worker().drain()
+    clock.advance("45s")
+    await app.worker().drain()
+    late = await app.batches.open("import 2031-03-03", deadline="2h", leftovers="fail")
+    for row in range(60):
+        await late.add("ledger.entry", {"account": f"A-{row}", "order": row}, group=f"file-{row % 4 + 1}")
+    await app.worker().drain()
+    for row in range(25):
+        await late.add("mail.requested", {"to": f"c{row}@example.org"}, group="mails", delay="20m")
+    await app.schedules.set("nightly report", "report.due", {"for": "finance"}, cron="0 3 * * *", tz="Europe/Lisbon",
+                            by="grace", reason="as every year")  # fmt: skip
+    await app.schedules.set("exchange rates", "rates.due", every="15m", by="grace", reason="the bank asked for it")
+    await app.schedules.set("stock count", "stock.due", cron="30 6 * * 1", by="grace", reason="mondays")
+    await app.schedules.pause("stock count", by="ada", reason="the warehouse moves")
+    for number, item in enumerate(("forklift/3", "seat/12A", "lock:ledger-close")):
+        await app.reservations.take(item, owner=f"order {1_200 + number}", ttl="8m", facts={"for": f"c{number}"})
+    await app.reconcilers.run_here("carts", by="grace")
+    async with app.store.transaction() as tx:
+        for values in _brokers(app, is_outage=is_outage):
+            await tx.run("transport_put", worker="shop-1", **values)
+    for order in range(14 if is_outage else 3):
+        (event,) = app.new_events("order.shipped", {"order": order})
+        event.target, event.queue = "relay:events:orders", "relay"
+        async with app.store.transaction() as tx:
+            await tx.publish([event])
+
+
+def _brokers(app: Redrive, *, is_outage: bool) -> list[dict[str, Any]]:
+    now = app.clock.now()
+    state, error = ("unreachable", "no broker answers: connection refused (kafka-2:9092)") if is_outage else ("ok", "")
+    since = now - timedelta(minutes=11 if is_outage else 900)
+    relay = {"name": "relay:events:orders", "kind": "relay", "broker": "events", "destination": "orders",
+             "state": state, "since": since, "error": error, "ok_at": since, "moved": 18_204, "lag": None}  # fmt: skip
+    mails = {**relay, "name": "relay:events:mails", "destination": "mails", "state": "ok", "error": "", "moved": 7_311}
+    intake = {**relay, "name": "intake:payments", "kind": "intake", "broker": "bank", "destination": "payments",
+              "state": "ok", "error": "", "moved": 9_950, "lag": 2, "since": now - timedelta(hours=15)}  # fmt: skip
+    return [relay, mails, intake]
 
 
 async def newest(app: Redrive, selection: str) -> UUID:

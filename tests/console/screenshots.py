@@ -34,14 +34,20 @@ def screens(site: Served, scene: str) -> dict[str, str]:
     common = {
         "overview": "/", "failures": "/failures", "events": "/events", "redrives": "/redrives", "keys": "/keys",
         "dependencies": "/dependencies", "workers": "/workers", "policies": "/policies?name=order.paid",
-        "audit": "/audit", "problems": "/problems",
+        "audit": "/audit", "problems": "/problems", "attention": "/attention", "batches": "/batches",
+        "tasks": "/tasks", "reservations": "/reservations", "transports": "/transports", "schedules": "/schedules",
+        "reconcilers": "/reconcilers",
     }  # fmt: skip
     if scene == "empty":
         return common
     group = next(each for each in site.call(site.app.groups) if each.error_type == "KeyError")
     redrive = site.call(site.app.redrivings)[0]
     dead = site.call(newest, site.app, "status:failed type:payment.captured")
+    batch = next(each for each in site.call(site.app.batches.ls) if each.final)
+    run = next(each for each in site.call(site.app.reconcilers.runs, "carts") if each.differences)
+    task = site.call(site.app.event, dead).correlation_id
     return common | {
+        "batch": f"/batches/{batch.id}", "run": f"/reconcilers/runs/{run.id}", "task": f"/tasks?id={task}",
         "group": f"/failures/{group.short}", "event": f"/events/{dead}", "edit": f"/events/{dead}/edit",
         "redrive": f"/redrives/{redrive.id}", "search": "/events?q=status:failed+type:payment.*",
         "discard": "/many?verb=discard&q=class:rejected", "members": f"/redrives/{redrive.id}/members",

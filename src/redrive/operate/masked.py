@@ -3,16 +3,17 @@
 Whoever may reveal asks for one event at a time, says why, and is on the trail.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
 
 from redrive.app import Redrive
-from redrive.attention import SHOWN
+from redrive.attention import SHOWN, Matter
 from redrive.event import Event, TrailEntry
 from redrive.group import Group, Skew
 from redrive.mask import HIDDEN
+from redrive.operate import task as tasks
 from redrive.operate import views
 from redrive.operate.auth import Caller, Forbidden, Permission
 from redrive.operate.views import GroupStory, Standing, Step, entry_json, group_json, plain, skew_json
@@ -114,8 +115,43 @@ async def overview(app: Redrive) -> dict[str, Any]:
 
 async def matters(app: Redrive, kinds: Collection[str] = ()) -> list[dict[str, Any]]:
     """Show what will not move by itself."""
-    found, secrets = await app.attention(kinds=kinds), await _quoted_secrets(app)
+    return await told(app, await app.attention(kinds=kinds))
+
+
+async def told(app: Redrive, found: Iterable[Matter]) -> list[dict[str, Any]]:
+    """Show matters."""
+    secrets = await _quoted_secrets(app)
     return [app.mask.everywhere(each.to_json(), secrets=secrets) for each in found]
+
+
+async def batch(app: Redrive, shown: dict[str, Any], *, most: int | None = None) -> dict[str, Any]:
+    """Show a batch, and what its notices said; they quote the errors of at most so many of its events."""
+    return {
+        **shown,
+        "first": await _notice(app, shown["first"], most),
+        "final": await _notice(app, shown["final"], most),
+    }
+
+
+async def _notice(app: Redrive, said: Mapping[str, Any] | None, most: int | None) -> dict[str, Any] | None:
+    if said is None:
+        return None
+    named = said["failures"][:most]
+    events = [await app.event(UUID(str(each["id"]))) for each in named]
+    secrets = {secret for each in events if each is not None for secret in secrets_of(app, each)}
+    more = said["more"] + len(said["failures"]) - len(named)
+    return {**said, "failures": app.mask.everywhere(list(named), secrets=secrets), "more": more}
+
+
+async def task(app: Redrive, correlation_id: str, also: Sequence[str] = ()) -> dict[str, Any]:
+    """Show everything of one correlation id, in this database and in others."""
+    found = await tasks.task([app, *also], correlation_id)
+    told = found.to_json()
+    hidden = [
+        {**shown, "last_error": None if shown["last_error"] is None else app.mask.text(shown["last_error"], secrets)}
+        for shown, secrets in zip(told["events"], (secrets_of(app, each.event) for each in found.events), strict=True)
+    ]
+    return {**told, "events": hidden}
 
 
 async def _quoted_secrets(app: Redrive) -> set[str]:

@@ -47,13 +47,17 @@ def serve(
     proxy_role: Annotated[
         Role, typer.Option("--proxy-role", help="The role of those whom the proxy names.")
     ] = Role.VIEWER,
+    also: Annotated[
+        list[str] | None,
+        typer.Option("--also", "-a", metavar="URL", help="Another database, for whole tasks; may be repeated."),
+    ] = None,
 ) -> None:
     """Serve the API and the console. Everything needs a token; `redrive token create` makes one."""
     web = _web()
     place = _place(ctx, app)
     proxy = web.Proxy(tuple(trust_proxy), identity_header, proxy_role) if trust_proxy else None
     log_to_stderr("info")
-    door = Door(host, port, open_for_viewing=open_, proxy=proxy)
+    door = Door(host, port, open_for_viewing=open_, proxy=proxy, also=tuple(also or ()))
     raise typer.Exit(run(_serve(place, door)))
 
 
@@ -103,6 +107,7 @@ class Door:
     port: int | None = None
     open_for_viewing: bool = False
     proxy: Any = None
+    also: tuple[str, ...] = ()
 
 
 @asynccontextmanager
@@ -120,7 +125,7 @@ async def beside(app: Redrive, door: Door | None) -> AsyncIterator[Any]:
         yield None
         return
     await web.check_bind(app, door.host, open_for_viewing=door.open_for_viewing, proxy=door.proxy)
-    site = web.redrive_asgi(app, open_for_viewing=door.open_for_viewing, proxy=door.proxy)
+    site = web.redrive_asgi(app, open_for_viewing=door.open_for_viewing, proxy=door.proxy, also=door.also)
     serving, address = _bound(web, site, door)
     say(f"✓ {shown(app.url)} is served at {address}")
     if not door.open_for_viewing and door.proxy is None and not await Tokens(app).any_live():

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import Query
 
+from redrive.operate import masked
 from redrive.operate.auth import Permission
 from redrive.operate.views import plain
 from redrive.operate.web.api.shared import CursorQuery, IdPath, LimitQuery, Why, after, id_in, page, place_in
@@ -22,18 +23,18 @@ async def batches(
     cursor: CursorQuery = None,
     limit: LimitQuery = 50,
 ) -> dict[str, Any]:
-    """List batches, the newest first."""
+    """List batches, the newest first; which events their notices name is shown with each alone."""
     query = f"batches {name} {unfinished}"
     found = await app.batches.ls(name=name, unfinished=unfinished, before=id_in(query, cursor), limit=limit)
     following = found[-1].id if len(found) == limit else None
-    return page([each.to_json() for each in found], after(query, following))
+    return page([await masked.batch(app, each.to_json(), most=0) for each in found], after(query, following))
 
 
 @router.get("/batches/{batch_id}")
 @needs(Permission.LOOK)
 async def batch(app: AppOf, batch_id: IdPath) -> dict[str, Any]:
     """Show one: how many of its members stand where, and what its notices said."""
-    return (await (await app.batches.find(batch_id)).look()).to_json()
+    return await masked.batch(app, (await (await app.batches.find(batch_id)).look()).to_json())
 
 
 @router.get("/batches/{batch_id}/groups")
@@ -52,7 +53,7 @@ async def groups(app: AppOf, batch_id: IdPath, cursor: CursorQuery = None, limit
 async def close(app: AppOf, caller: CallerOf, batch_id: IdPath, why: Why) -> dict[str, Any]:
     """Close it: nothing can be added from now on, and its notices come when they are due."""
     found = await app.batches.find(batch_id)
-    return (await app.batches.close(found.id, by=caller.actor, reason=why.reason)).to_json()
+    return await masked.batch(app, (await app.batches.close(found.id, by=caller.actor, reason=why.reason)).to_json())
 
 
 @router.post("/batches/{batch_id}/force")
@@ -60,4 +61,4 @@ async def close(app: AppOf, caller: CallerOf, batch_id: IdPath, why: Why) -> dic
 async def force(app: AppOf, caller: CallerOf, batch_id: IdPath, why: Why) -> dict[str, Any]:
     """Send the notices now, whatever is left; members go on."""
     found = await app.batches.find(batch_id)
-    return (await app.batches.force(found.id, by=caller.actor, reason=why.reason)).to_json()
+    return await masked.batch(app, (await app.batches.force(found.id, by=caller.actor, reason=why.reason)).to_json())
