@@ -1,5 +1,6 @@
 """Overview: is all well, and if not, where to look."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,7 +22,6 @@ router = new_router()
 
 _OLD_BACKLOG: Final = 60.0
 _GROUPS: Final = 6
-_MATTERS: Final = 5
 _RUNNING: Final = ("running", "paused", "halted")
 
 
@@ -49,12 +49,18 @@ async def overview(request: Request, app: AppOf, caller: CallerOf) -> Response:
     return page(
         request, "overview.html", caller, here="/", topics=TOPICS,
         counts=counts, health=health(counts, shut, pressing), shut=shut, redrives=redrives, pressing=len(pressing),
-        matters=[{**each, "places": places(each)} for each in pressing[:_MATTERS]],
+        matters=_first_of_each_kind(pressing),
         groups=[await masked.group(app, each) for each in groups],
         lines=await pace.of_groups(app, [each.fingerprint for each in groups]),
         ended=await pace.ended(app), failed=await pace.failed(app), due=await pace.due(app),
         is_new=_is_new(counts),
     )  # fmt: skip
+
+
+def _first_of_each_kind(matters: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    kinds = Counter(each["kind"] for each in matters)
+    firsts = {each["kind"]: each for each in reversed(matters)}
+    return [{**firsts[kind], "places": places(firsts[kind]), "others": kinds[kind] - 1} for kind in kinds]
 
 
 def _is_new(counts: Mapping[str, Any]) -> bool:

@@ -1,14 +1,15 @@
 """Schedules: what comes by the clock, and when next."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
 from fastapi import Request
 from starlette.responses import Response
 
 from redrive.app import Redrive
-from redrive.cadence import Cadence
+from redrive.cadence import Cadence, check_zone
 from redrive.duration import format_duration
 from redrive.errors import ConfigurationError
 from redrive.operate.auth import Permission
@@ -19,7 +20,8 @@ from redrive.schedule import Schedule
 
 router = new_router()
 
-_TICKS: Final = 4
+_TICKS: Final = 3
+_DAY: Final = timedelta(days=1)
 
 
 @router.get("/schedules")
@@ -48,15 +50,18 @@ def how_often(each: Schedule) -> str:
     return f"every {format_duration(each.every_seconds)}{shift}"
 
 
-def ticks(each: Schedule) -> list[datetime]:
-    """Reckon the ticks that come next; none while it is paused, or where this machine does not know its time zone."""
+def ticks(each: Schedule) -> list[tuple[datetime, str]]:
+    """Reckon the ticks that come next, by the clock of its zone; none while it is paused, or its zone is not known."""
     if each.next_at is None or each.paused_at is not None:
         return []
-    cadence = Cadence(each.cron, each.every_seconds, each.offset_seconds, each.time_zone)
     try:
-        return [each.next_at, *islice(cadence.after(each.next_at), _TICKS - 1)]
+        zone = ZoneInfo(check_zone(each.time_zone))
+        cadence = Cadence(each.cron, each.every_seconds, each.offset_seconds, each.time_zone)
+        found = [each.next_at, *islice(cadence.after(each.next_at), _TICKS - 1)]
     except ConfigurationError:
-        return [each.next_at]
+        return []
+    is_daily = found[-1] - found[0] >= _DAY
+    return [(at, f"{at.astimezone(zone):{'%a %d %b %H:%M' if is_daily else '%H:%M'}}") for at in found]
 
 
 @router.post("/schedules/pause")
