@@ -45,7 +45,8 @@ def screens(site: Served, scene: str) -> dict[str, str]:
     dead = site.call(newest, site.app, "status:failed type:payment.captured")
     batch = next(each for each in site.call(site.app.batches.ls) if each.final)
     run = next(each for each in site.call(site.app.reconcilers.runs, "carts") if each.differences)
-    task = site.call(site.app.event, dead).correlation_id
+    about = site.call(site.app.event, dead)
+    task = "" if about is None else about.correlation_id
     return common | {
         "batch": f"/batches/{batch.id}", "run": f"/reconcilers/runs/{run.id}", "task": f"/tasks?id={task}",
         "group": f"/failures/{group.short}", "event": f"/events/{dead}", "edit": f"/events/{dead}/edit",

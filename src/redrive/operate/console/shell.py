@@ -104,11 +104,20 @@ def page(
     **context: Any,
 ) -> Response:  # fmt: skip
     """Draw a page. It is fetched anew when something of its topics changes."""
+    tour = _tour(request)
+    if tour is not None and topics:
+        topics = (*topics, "outbox")  # what the tour waits for happens to events
     return pages.render(
-        request, template, status, caller=caller, can=frozenset(map(str, ALLOWED[caller.role])), here=here,
+        request, template, status, tour=tour, caller=caller, can=frozenset(map(str, ALLOWED[caller.role])), here=here,
         screens=SCREENS, topics=" ".join(topics), now=request.app.state.redrive.clock.now(), notice=_notice(request),
         is_open=caller.how is How.OPEN, glance=glance.of(request), **context,
     )  # fmt: skip
+
+
+def _tour(request: Request) -> Mapping[str, Any] | None:
+    """Say where the tour of the demo stands; elsewhere there is none."""
+    found = getattr(request.app.state, "tour", None)
+    return None if found is None else {**found.panel(pages.inner_path(request)), "back": pages.here(request)}
 
 
 def _notice(request: Request) -> str:
