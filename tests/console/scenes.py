@@ -114,7 +114,7 @@ async def fill(url: str, scene: str) -> None:
         if scene == "empty":
             return
         await _day(app, clock, world, dice, is_outage=scene == "outage")
-        await _beside(app, clock, is_outage=scene == "outage")
+        await _beside(app, is_outage=scene == "outage")
         for number in range(2):
             session = Session(
                 app.clock.new_id(), f"shop-{number + 1}", f"node-{number + 1}", 4_000 + number, ("default",),
@@ -135,6 +135,7 @@ async def _day(app: Redrive, clock: VirtualClock, world: World, dice: random.Ran
         clock.advance("10m")
         if 7.9 < hours_left < 8.1:
             await _redrive_ledger(app)
+    await _imports(app, clock)
     if is_outage:
         await _outage(app, clock, world, dice, number)
     else:
@@ -236,10 +237,9 @@ async def _lively(
         await app.worker().drain()
 
 
-async def _beside(app: Redrive, clock: VirtualClock, *, is_outage: bool) -> None:
-    """What goes on beside the orders: an import, things by the clock, carts that drift, brokers, seats."""
-    for name, rows, minutes in (("import 2031-03-01", 180, 9), ("import 2031-03-02", 240, 6)):
-        clock.set(datetime.now(UTC) - timedelta(minutes=minutes))
+async def _imports(app: Redrive, clock: VirtualClock) -> None:
+    """Two imports that are done, and one that is not."""
+    for name, rows in (("import 2031-03-01", 180), ("import 2031-03-02", 240)):
         async with await app.batches.open(name, deadline="6h") as batch:
             for row in range(1, rows + 1):
                 amount = f"{row}.50" if row % 31 else f"1.{row:03d},00"
@@ -247,12 +247,16 @@ async def _beside(app: Redrive, clock: VirtualClock, *, is_outage: bool) -> None
         await app.worker().drain()
         clock.advance("1m")
         await app.worker().drain()
-    late = await app.batches.open("import 2031-03-03", deadline="2h", leftovers="fail")
+    late = await app.batches.open("import 2031-03-03", deadline="5h", leftovers="fail")
     for row in range(60):
         await late.add("ledger.entry", {"account": f"A-{row}", "order": row}, group=f"file-{row % 4 + 1}")
     await app.worker().drain()
     for row in range(25):
-        await late.add("mail.requested", {"to": f"c{row}@example.org"}, group="mails", delay="20m")
+        await late.add("mail.requested", {"to": f"c{row}@example.org"}, group="mails", delay="80m")
+
+
+async def _beside(app: Redrive, *, is_outage: bool) -> None:
+    """What goes on beside the orders: things by the clock, carts that drift, brokers, seats."""
     await app.schedules.set("nightly report", "report.due", {"for": "finance"}, cron="0 3 * * *", tz="Europe/Lisbon",
                             by="grace", reason="as every year")  # fmt: skip
     await app.schedules.set("exchange rates", "rates.due", every="15m", by="grace", reason="the bank asked for it")
@@ -261,7 +265,6 @@ async def _beside(app: Redrive, clock: VirtualClock, *, is_outage: bool) -> None
     for number, item in enumerate(("forklift/3", "seat/12A", "lock:ledger-close")):
         await app.reservations.take(item, owner=f"order {1_200 + number}", ttl="8m", facts={"for": f"c{number}"})
     await app.reconcilers.run_here("carts", by="grace")
-    clock.set(datetime.now(UTC))
     await app.worker().drain()
     async with app.store.transaction() as tx:
         for values in _brokers(app, is_outage=is_outage):

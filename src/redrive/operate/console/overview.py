@@ -85,7 +85,7 @@ def _judgements(
         yield Health("bad", "Stopped", sentence, f"Start a worker: redrive worker APP. {quarantine}")
     if at_once := sum(each["urgency"] == Urgency.NOW for each in matters):
         sentence = f"{plural(at_once, 'thing')} {_stand(at_once)} still until a person acts."
-        yield Health("bad", "Act now", sentence, quarantine)
+        yield Health("bad", "Act now", sentence, f"{_shut_sentence(shut)} {quarantine}" if shut else quarantine)
     if shut:
         more = f"Circuits close by themselves, holds are lifted by people. {quarantine}"
         yield Health("wait", "Waiting", _shut_sentence(shut), more)

@@ -152,8 +152,9 @@ STEPS: Final[Sequence[Step]] = (
 class Tour:
     """Leads through the console, and lets things happen to the shop meanwhile."""
 
-    def __init__(self, url: str, app: Redrive, token: str) -> None:
+    def __init__(self, url: str, app: Redrive, token: str, pace: float = PACE) -> None:
         self._url = url
+        self._pace = pace
         self._app = app
         self._token = token
         self._key = app.clock.new_secret()[:_KEY_LENGTH]
@@ -218,7 +219,7 @@ class Tour:
     @asynccontextmanager
     async def going_on(self) -> AsyncIterator[None]:
         """Let the shop go on until the block ends."""
-        crew = self._crew = Crew(self._url, self._world, release=1, pace=PACE)
+        crew = self._crew = Crew(self._url, self._world, release=1, pace=self._pace)
         async with crew.app:
             await self._trouble()
             crew.start()
