@@ -26,6 +26,9 @@ SHOWN = {
     ("busy", "light", "group"): "console-group.png",
     ("busy", "dark", "redrive"): "console-redrive.png",
     ("busy", "narrow", "failures"): "console-narrow.png",
+    ("busy", "light", "attention"): "console-attention.png",
+    ("busy", "light", "batch"): "console-batch.png",
+    ("busy", "dark", "task"): "console-task.png",
 }
 
 
