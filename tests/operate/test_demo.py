@@ -132,7 +132,7 @@ async def test_an_outage_is_waited_out_and_those_who_waited_come_back_in_parts(s
 
 
 def test_on_a_terminal_the_console_is_beside_it_for_one_browser_of_this_machine(empty_folder: Path) -> None:
-    with on_terminal("demo", "--seconds", "3", "--file", "shop.db", cwd=empty_folder) as (process, screen):
+    with on_terminal("demo", "--seconds", "6", "--file", "shop.db", cwd=empty_folder) as (process, screen):
         said = until_said(screen, "Ctrl-C ends it.")
         (link,) = re.findall(r"through it: (http://127\.0\.0\.1:\d+/demo/\S+)", said)
         address = link.partition("/demo/")[0]
@@ -156,7 +156,7 @@ def test_on_a_terminal_the_console_is_beside_it_for_one_browser_of_this_machine(
 
 
 def test_without_serving_the_demo_ends_by_itself(empty_folder: Path) -> None:
-    with on_terminal("demo", "--seconds", "3", "--no-serve", cwd=empty_folder) as (process, screen):
+    with on_terminal("demo", "--seconds", "6", "--no-serve", cwd=empty_folder) as (process, screen):
         said = until_said(screen, "nobody changed the record")
         assert process.wait(20) == 0
 
