@@ -82,7 +82,7 @@ def test_the_tour_leads_from_an_outage_to_an_empty_quarantine(on_call: Desk, tou
     tour.get_by_role("button", name="Deploy release 6").click()
     step("Go on with it")
     page.get_by_role("button", name="Go on all the same").click()
-    step("One is left")
+    step("Not quite empty: 1 to go")
 
     tour.get_by_role("link", name="Open it").click()
     page.locator("summary.button", has_text="Replay").click()

@@ -31,7 +31,8 @@ async def republish(request: Request, app: AppOf, caller: CallerOf) -> Response:
     """Send once more what a route delivered in a window that ends some time ago."""
     said = await form(request)
     now = app.clock.now()
-    since, until = (now - timedelta(seconds=span(said[name] or "0s", name)) for name in ("since", "until"))
+    since = now - timedelta(seconds=span(said["since"], "since"))
+    until = now - timedelta(seconds=span(said["until"], "until")) if said["until"] else now
     sent = await app.traffic.republish(
         said["route"], since=since, until=until, by=caller.actor, reason=said["reason"], limit=MOST_COPIES
     )

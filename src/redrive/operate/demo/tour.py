@@ -128,7 +128,7 @@ STEPS: Final[Sequence[Step]] = (
         place="/redrives/{facts.redrive}", way="To the redrive",
     ),
     Step(
-        "One is left",
+        "Not quite empty: {facts.dead} to go",
         "What has failed on the ramp was not tried again. Open it, read what happened to it, and press “Replay”.",
         lambda facts: not facts.dead,
         place="/events/{facts.sample}", way="Open it",
