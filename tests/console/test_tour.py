@@ -2,60 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from fastapi import FastAPI
 from playwright.sync_api import Browser, expect
 
-from redrive import Redrive
-from redrive.operate.auth import Role, Tokens
-from redrive.operate.demo import way_in
-from redrive.operate.demo.shop import NOWHERE, TABLES, World, shop
-from redrive.operate.demo.tour import YOU, Tour
 from tests.console.conftest import PATIENCE, Desk
-from tests.console.site import served
+from tests.console.touring import touring
 
 expect.set_options(timeout=PATIENCE)
 
-PACE = 0.2
 
-
-@pytest.fixture
-def tours() -> list[Tour]:
-    return []
-
-
-@pytest.fixture
-def on_call(browser: Browser, sqlite_url: str, tours: list[Tour]) -> Iterator[Desk]:
-    """The desk of somebody who has followed the link of the demo."""
-
-    async def prepare(app: Redrive, web: FastAPI) -> None:
-        async with app.store.transaction() as tx:
-            for table in TABLES:
-                await tx.execute(table)
-        await app.publish("order.paid", {"id": 1, "customer": "Ada", "city": NOWHERE, "total": "9.90"})
-        await app.worker().drain()
-        _token, secret = await Tokens(app).create(YOU, Role.OPERATOR, by="test")
-        tours.append(Tour(sqlite_url, app, secret, PACE))
-        way_in.lead(web, tours[0])
-
-    with served(lambda: shop(sqlite_url, World(), release=3, pace=PACE), prepare) as site:
+@pytest.mark.req("B1", "B2", "B3")
+def test_the_tour_leads_from_an_outage_to_an_empty_quarantine(browser: Browser, sqlite_url: str) -> None:
+    with touring(sqlite_url) as (site, tour):
         desk = Desk(site, browser, ExitStack())
-        going_on = tours[0].going_on()
-        site.call(going_on.__aenter__)
-        try:
-            with desk.stack:
-                yield desk
-        finally:
-            site.call(going_on.__aexit__, None, None, None)
+        with desk.stack:
+            walk(desk, site.url + tour.way_in)
         assert desk.complaints == []
 
 
-@pytest.mark.req("B1", "B2", "B3")
-def test_the_tour_leads_from_an_outage_to_an_empty_quarantine(on_call: Desk, tours: list[Tour]) -> None:
-    desk, link = on_call, on_call.site.url + tours[0].way_in
+def walk(desk: Desk, link: str) -> None:
     page = desk.context().new_page()
     tour = page.locator("#tour")
 
