@@ -33,7 +33,7 @@ $(PEERS): requirements/bench.txt $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bench.txt
 	@touch $@
 
-demo: $(READY) ## see retries, an outage, dead letters and redrives (ARGS=…)
+demo: $(READY) ## see retries, an outage, dead letters and redrives, then try the console (ARGS=…)
 	$(BIN)/redrive demo $(ARGS)
 
 test: $(READY) ## run the tests on every store, on all cores (JOBS=1 for one, ARGS=…)

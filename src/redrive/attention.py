@@ -68,6 +68,8 @@ class Matter:
     more: bool = False
     """There are more than were counted."""
     since: datetime | None = None
+    about: str = ""
+    """The id of the event, redrive or group, or the name of the reconciler, if it is one alone."""
 
     @property
     def how_many(self) -> str:
@@ -243,7 +245,7 @@ def _held(row: Mapping[str, Any]) -> Matter:
     return Matter(
         "key", f"{key} of {target}", Urgency.NOW, sentence, f"redrive replay {row['head']} --reason {_WHY}",
         _command("redrive", "keys", "show", "--target", target, "--", key), min(waiting, _KEYS_CAP),
-        waiting > _KEYS_CAP, _at(row["since"]),
+        waiting > _KEYS_CAP, _at(row["since"]), str(row["head"]),
     )  # fmt: skip
 
 
@@ -266,7 +268,7 @@ def _undone(row: Mapping[str, Any]) -> Matter:
     )
     return Matter(
         "compensation", f"group {short}", Urgency.NOW, sentence, f"redrive plan group:{short}",
-        f"redrive groups show {short}", count, since=_at(row["since"]),
+        f"redrive groups show {short}", count, since=_at(row["since"]), about=short,
     )  # fmt: skip
 
 
@@ -277,7 +279,7 @@ def _dropped(row: Mapping[str, Any]) -> Matter:
     )
     return Matter(
         "compensation", str(row["id"]), Urgency.SOON, sentence, f"redrive dlq restore {row['id']} --reason {_WHY}",
-        f"redrive events show {row['event_id']}", since=_at(row["since"]),
+        f"redrive events show {row['event_id']}", since=_at(row["since"]), about=str(row["id"]),
     )  # fmt: skip
 
 
@@ -305,7 +307,7 @@ def _group(row: Mapping[str, Any]) -> Matter:
     )
     return Matter(
         "dead-letters", f"group {short}", Urgency.SOON, sentence, f"redrive plan group:{short}",
-        f"redrive groups explain {short}", count, since=_at(row["since"]),
+        f"redrive groups explain {short}", count, since=_at(row["since"]), about=short,
     )  # fmt: skip
 
 
@@ -359,7 +361,7 @@ def _hook(target: str, hook: str, rows: Sequence[Mapping[str, Any]]) -> Matter:
     sentence = f"The {hook} hook of {target} failed for {of}: what it should have written is missing. {way_out}"
     return Matter(
         "hook", f"hook of {target}", Urgency.SOON, sentence, act, f"redrive events timeline {ids[0]}", count,
-        len(rows) >= _LOOKED, min(_at(row["since"]) for row in rows),
+        len(rows) >= _LOOKED, min(_at(row["since"]) for row in rows), ids[0],
     )  # fmt: skip
 
 
@@ -405,7 +407,7 @@ def _redrive(row: Mapping[str, Any]) -> Matter:
         said = f"{row['approved_by']} approved a redrive of {events}, and nobody has started it."
         act = f"redrive run {id_}:{row['digest'][:DIGEST_SHOWN]} --reason {_WHY}"
         since = row["approved_at"]
-    return Matter("redrive", id_, urgency, said, act, look, row["ready"], since=_at(since))
+    return Matter("redrive", id_, urgency, said, act, look, row["ready"], since=_at(since), about=id_)
 
 
 # --- what events wait for ---
@@ -493,7 +495,7 @@ def _finding(row: Mapping[str, Any]) -> Matter:
     return Matter(
         "finding", f"{name}: {_said(key)}", Urgency.SOON, sentence,
         _command("redrive", "reconcile", "ignore", str(row["id"]), "--reason") + f" {_WHY}",
-        _command("redrive", "reconcile", "findings", name), 1, since=_at(row["first_seen_at"]),
+        _command("redrive", "reconcile", "findings", name), 1, since=_at(row["first_seen_at"]), about=name,
     )  # fmt: skip
 
 

@@ -54,6 +54,11 @@ _TO_CONVERGE: Final = "converge:"
 _VALUES: Final = 3  # key, desired, actual
 
 
+def run_name(name: str) -> str:
+    """Name the target of a reconciler's runs; the schedule that brings them has the same name."""
+    return _TO_RUN + name
+
+
 @dataclass(frozen=True, slots=True)
 class Reconciler:
     """What was said about one when it was added."""

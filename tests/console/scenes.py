@@ -31,12 +31,15 @@ class World:
         self.carrier_is_down = False
         self.knows_yen = False  # all of it; half of the fix leaves some customers out
         self.ledger_is_behind = False
+        self.mended: set[str] = set()
 
 
 def shop(url: str, world: World, clock: VirtualClock | None = None) -> Redrive:
     """Make the app of the shop."""
     app = Redrive(url, source="shop", retry=RetryPolicy(max_attempts=4, base_delay="20s", max_delay="2h"), clock=clock)
     app.dependency("carrier-api", threshold=3, probe_after="5m", probe_cap="15m")
+
+    _by_the_way(app, world)
 
     @app.handler("order.paid", needs=["carrier-api"], timeout="30s")
     @of_the_shop
@@ -71,6 +74,30 @@ def shop(url: str, world: World, clock: VirtualClock | None = None) -> Redrive:
     return app
 
 
+def _by_the_way(app: Redrive, world: World) -> None:
+    """Add what is not about orders: rows of imports, and carts that drift, one of them again and again."""
+
+    @app.handler("row.imported", retry=RetryPolicy(max_attempts=2, base_delay="30s"))
+    @of_the_shop
+    async def take_in(row: dict[str, Any], ctx: Context) -> None:
+        if row["amount"].count(",") > 0 or (row["row"] % 9 == 0 and ctx.attempt == 1):
+            raise ValueError(f"{row['amount']} is not an amount")
+
+    def wanted() -> dict[str, Any]:
+        return {f"cart-{each}": {"items": each % 5 + 1, "total": each * 7 % 200} for each in range(400)}
+
+    def kept() -> dict[str, Any]:
+        drifted = {"cart-12": {"items": 1, "total": 84}, "cart-77": None, "cart-177": None, "cart-3k": {"items": 2}}
+        found = wanted() | {key: value for key, value in drifted.items() if key not in world.mended}
+        return {key: value for key, value in found.items() if value is not None}
+
+    async def converge(key: str, desired: Any, actual: Any) -> None:
+        if key != "cart-12":
+            world.mended.add(key)
+
+    app.reconcilers.add("carts", desired=wanted, actual=kept, converge=converge, every="5h")
+
+
 @of_the_shop
 def _converted(payment: dict[str, Any], *, knows_yen: bool) -> float:
     amount: float = payment["amount"]
@@ -87,6 +114,7 @@ async def fill(url: str, scene: str) -> None:
         if scene == "empty":
             return
         await _day(app, clock, world, dice, is_outage=scene == "outage")
+        await _beside(app, is_outage=scene == "outage")
         for number in range(2):
             session = Session(
                 app.clock.new_id(), f"shop-{number + 1}", f"node-{number + 1}", 4_000 + number, ("default",),
@@ -107,6 +135,7 @@ async def _day(app: Redrive, clock: VirtualClock, world: World, dice: random.Ran
         clock.advance("10m")
         if 7.9 < hours_left < 8.1:
             await _redrive_ledger(app)
+    await _imports(app, clock)
     if is_outage:
         await _outage(app, clock, world, dice, number)
     else:
@@ -206,6 +235,57 @@ async def _lively(
             if dice.random() < 0.3:
                 await app.publish("mail.requested", {"to": "late@example.org", "about": "a reminder"}, delay=later)
         await app.worker().drain()
+
+
+async def _imports(app: Redrive, clock: VirtualClock) -> None:
+    """Two imports that are done, and one that is not."""
+    for name, rows in (("import 2031-03-01", 180), ("import 2031-03-02", 240)):
+        async with await app.batches.open(name, deadline="6h") as batch:
+            for row in range(1, rows + 1):
+                amount = f"{row}.50" if row % 31 else f"1.{row:03d},00"
+                await batch.add("row.imported", {"row": row, "amount": amount}, group=f"file-{row % 6 + 1}")
+        await app.worker().drain()
+        clock.advance("1m")
+        await app.worker().drain()
+    late = await app.batches.open("import 2031-03-03", deadline="5h", leftovers="fail")
+    for row in range(60):
+        await late.add("ledger.entry", {"account": f"A-{row}", "order": row}, group=f"file-{row % 4 + 1}")
+    await app.worker().drain()
+    for row in range(25):
+        await late.add("mail.requested", {"to": f"c{row}@example.org"}, group="mails", delay="80m")
+
+
+async def _beside(app: Redrive, *, is_outage: bool) -> None:
+    """What goes on beside the orders: things by the clock, carts that drift, brokers, seats."""
+    await app.schedules.set("nightly report", "report.due", {"for": "finance"}, cron="0 3 * * *", tz="Europe/Lisbon",
+                            by="grace", reason="as every year")  # fmt: skip
+    await app.schedules.set("exchange rates", "rates.due", every="15m", by="grace", reason="the bank asked for it")
+    await app.schedules.set("stock count", "stock.due", cron="30 6 * * 1", by="grace", reason="mondays")
+    await app.schedules.pause("stock count", by="ada", reason="the warehouse moves")
+    for number, item in enumerate(("forklift/3", "seat/12A", "lock:ledger-close")):
+        await app.reservations.take(item, owner=f"order {1_200 + number}", ttl="8m", facts={"for": f"c{number}"})
+    await app.reconcilers.run_here("carts", by="grace")
+    await app.worker().drain()
+    async with app.store.transaction() as tx:
+        for values in _brokers(app, is_outage=is_outage):
+            await tx.run("transport_put", worker="shop-1", **values)
+    for order in range(14 if is_outage else 3):
+        (event,) = app.new_events("order.shipped", {"order": order})
+        event.target, event.queue = "relay:events:orders", "relay"
+        async with app.store.transaction() as tx:
+            await tx.publish([event])
+
+
+def _brokers(app: Redrive, *, is_outage: bool) -> list[dict[str, Any]]:
+    now = app.clock.now()
+    state, error = ("unreachable", "no broker answers: connection refused (kafka-2:9092)") if is_outage else ("ok", "")
+    since = now - timedelta(minutes=11 if is_outage else 900)
+    relay = {"name": "relay:events:orders", "kind": "relay", "broker": "events", "destination": "orders",
+             "state": state, "since": since, "error": error, "ok_at": since, "moved": 18_204, "lag": None}  # fmt: skip
+    mails = {**relay, "name": "relay:events:mails", "destination": "mails", "state": "ok", "error": "", "moved": 7_311}
+    intake = {**relay, "name": "intake:payments", "kind": "intake", "broker": "bank", "destination": "payments",
+              "state": "ok", "error": "", "moved": 9_950, "lag": 2, "since": now - timedelta(hours=15)}  # fmt: skip
+    return [relay, mails, intake]
 
 
 async def newest(app: Redrive, selection: str) -> UUID:

@@ -17,6 +17,7 @@ from playwright.sync_api import Browser, Page
 from tests.console import browser as chromium
 from tests.console.scenes import World, fill, newest, shop
 from tests.console.site import Served, served
+from tests.console.touring import touring
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 WIDE, NARROW = {"width": 1280, "height": 820}, {"width": 360, "height": 780}
@@ -26,6 +27,10 @@ SHOWN = {
     ("busy", "light", "group"): "console-group.png",
     ("busy", "dark", "redrive"): "console-redrive.png",
     ("busy", "narrow", "failures"): "console-narrow.png",
+    ("busy", "light", "attention"): "console-attention.png",
+    ("busy", "light", "batch"): "console-batch.png",
+    ("busy", "dark", "task"): "console-task.png",
+    ("tour", "light", "overview"): "console-tour.png",
 }
 
 
@@ -34,14 +39,21 @@ def screens(site: Served, scene: str) -> dict[str, str]:
     common = {
         "overview": "/", "failures": "/failures", "events": "/events", "redrives": "/redrives", "keys": "/keys",
         "dependencies": "/dependencies", "workers": "/workers", "policies": "/policies?name=order.paid",
-        "audit": "/audit", "problems": "/problems",
+        "audit": "/audit", "problems": "/problems", "attention": "/attention", "batches": "/batches",
+        "tasks": "/tasks", "reservations": "/reservations", "transports": "/transports", "schedules": "/schedules",
+        "reconcilers": "/reconcilers",
     }  # fmt: skip
     if scene == "empty":
         return common
     group = next(each for each in site.call(site.app.groups) if each.error_type == "KeyError")
     redrive = site.call(site.app.redrivings)[0]
     dead = site.call(newest, site.app, "status:failed type:payment.captured")
+    batch = next(each for each in site.call(site.app.batches.ls) if each.final)
+    run = next(each for each in site.call(site.app.reconcilers.runs, "carts") if each.differences)
+    about = site.call(site.app.event, dead)
+    task = "" if about is None else about.correlation_id
     return common | {
+        "batch": f"/batches/{batch.id}", "run": f"/reconcilers/runs/{run.id}", "task": f"/tasks?id={task}",
         "group": f"/failures/{group.short}", "event": f"/events/{dead}", "edit": f"/events/{dead}/edit",
         "redrive": f"/redrives/{redrive.id}", "search": "/events?q=status:failed+type:payment.*",
         "discard": "/many?verb=discard&q=class:rejected", "members": f"/redrives/{redrive.id}/members",
@@ -70,6 +82,20 @@ def draw(browser: Browser, site: Served, scene: str, folder: Path, wanted: set[t
         context.close()
 
 
+def draw_tour(browser: Browser, url: str, folder: Path) -> None:
+    """Draw the demo's console when its tour has begun; the link lets one browser in."""
+    with touring(url) as (site, tour):
+        context = browser.new_context(viewport=WIDE, color_scheme="light", device_scale_factor=1)  # type: ignore[arg-type]
+        page = context.new_page()
+        page.goto(site.url + tour.way_in)
+        page.locator("#tour h2", has_text="The carrier has stopped answering").wait_for()
+        for look in ("light", "dark"):
+            page.emulate_media(color_scheme=look)
+            page.wait_for_timeout(300)
+            page.screenshot(path=folder / f"tour-{look}-overview.png")
+        context.close()
+
+
 def _sign_in(page: Page, site: Served, token: str) -> None:
     page.goto(site.url + "/login")
     page.get_by_label("Token").fill(token)
@@ -81,8 +107,12 @@ def main(arguments: list[str]) -> None:
     with tempfile.TemporaryDirectory() as place, chromium.running() as browser:
         folder = Path(arguments[0] if arguments else place)
         folder.mkdir(parents=True, exist_ok=True)
-        scenes = arguments[1:] or ["empty", "busy", "outage"]
+        scenes = arguments[1:] or ["empty", "busy", "outage", "tour"]
+        if "tour" in scenes:
+            draw_tour(browser, f"sqlite:///{place}/tour.db", folder)
         for scene in scenes:
+            if scene == "tour":
+                continue
             url = f"sqlite:///{place}/{scene}.db"
             _fill(url, scene)
             wanted = None if arguments else {(look, name) for at, look, name in SHOWN if at == scene}

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from fastapi import FastAPI
+
 from redrive import Redrive
 from redrive.operate.auth import Role, Tokens
 from redrive.operate.web import redrive_asgi
@@ -57,7 +59,9 @@ class Served:
 
 
 @contextmanager
-def served(make: Callable[[], Redrive], **options: Any) -> Iterator[Served]:
+def served(
+    make: Callable[[], Redrive], prepare: Callable[[Redrive, FastAPI], Awaitable[None]] | None = None, **options: Any
+) -> Iterator[Served]:
     """Serve an app until the block ends."""
     ready = threading.Event()
     box: dict[str, Any] = {}
@@ -66,7 +70,10 @@ def served(make: Callable[[], Redrive], **options: Any) -> Iterator[Served]:
         stop = box["stop"] = asyncio.Event()
         box["loop"] = asyncio.get_running_loop()
         async with make() as app:
-            server = Server(redrive_asgi(app, **options), "127.0.0.1", 0)
+            web = redrive_asgi(app, **options)
+            if prepare is not None:
+                await prepare(app, web)
+            server = Server(web, "127.0.0.1", 0)
             box.update(app=app, url=server.bind())
             async with server:
                 ready.set()

@@ -42,7 +42,31 @@ async def fill(app: Redrive) -> dict[str, str]:
     await app.open_dependency(SHORT, by=SHORT, reason=EVIL)
     await app.set_policy(SHORT, by=SHORT, reason=EVIL, max_attempts=3)
     await app.publish(SHORT, {})
-    return {"event": str(published[0]), "group": group.short, "redrive": str(plan.redrive.id)}
+    batch = await app.batches.open(EVIL, deadline="1h")
+    await batch.add(SHORT, {EVIL: EVIL}, group=EVIL)
+    await app.batches.force(batch.id, by=SHORT, reason=EVIL)
+    await app.schedules.set(EVIL, SHORT, {EVIL: EVIL}, every="1h", by=SHORT, reason=EVIL)
+    await app.reservations.take(EVIL, owner=EVIL, ttl="1h", facts={EVIL: EVIL})
+    run = await _reconciled(app)
+    async with app.store.transaction() as tx:
+        await tx.run(
+            "transport_put", worker=SHORT, name=f"relay:{SHORT}", kind="relay", broker=SHORT, destination=EVIL,
+            state="unreachable", since=app.clock.now(), error=EVIL, ok_at=None, moved=0, lag=None,
+        )  # fmt: skip
+    return {
+        "batch": str(batch.id),
+        "run": run,
+        "event": str(published[0]),
+        "group": group.short,
+        "redrive": str(plan.redrive.id),
+    }
+
+
+async def _reconciled(app: Redrive) -> str:
+    async def converge(key: str, desired: Any, actual: Any) -> None: ...
+
+    app.reconcilers.add(SHORT, desired=lambda: {EVIL: EVIL}, actual=dict, converge=converge, every="1h")
+    return str((await app.reconcilers.run_here(SHORT, by=SHORT)).id)
 
 
 def places(made: dict[str, str]) -> list[str]:
@@ -56,7 +80,9 @@ def places(made: dict[str, str]) -> list[str]:
         "/dependencies", "/workers", "/policies", f"/policies?name={quote(SHORT)}", f"/policies?max_attempts={evil}",
         "/audit", f"/audit?chain={quote(SHORT)}", "/problems", "/many?verb=discard&q=status:failed",
         f"/login?next={evil}", f"/?did={evil}&n={evil}", f"/nowhere/{evil}", f"/failures?state={evil}",
-        f"/events?cursor={evil}",
+        f"/events?cursor={evil}", "/attention", "/batches", f"/batches?name={evil}", f"/batches/{made['batch']}",
+        f"/batches/{evil}", "/tasks", f"/tasks?id={evil}", "/reservations", "/transports", "/schedules", "/reconcilers",
+        f"/reconcilers?name={quote(SHORT)}", f"/reconcilers/runs/{made['run']}", f"/reservations?cursor={evil}",
     ]  # fmt: skip
 
 
@@ -105,7 +131,10 @@ def test_everything_reads_and_acts_without_scripts(desk: Desk) -> None:
     (event_id,) = orders(desk, 1)
     page = desk.sit(java_script_enabled=False)
 
-    for path in ("/", "/failures", "/events", "/redrives", "/keys", "/dependencies", "/workers", "/policies", "/audit"):
+    for path in (
+        "/", "/failures", "/events", "/redrives", "/keys", "/dependencies", "/workers", "/policies", "/audit",
+        "/attention", "/batches", "/tasks", "/reservations", "/transports", "/schedules", "/reconcilers",
+    ):  # fmt: skip
         page.goto(desk.site.url + path)
         expect(page.get_by_role("heading", level=1)).to_be_visible()
     page.goto(f"{desk.site.url}/events/{event_id}")

@@ -2,13 +2,57 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import httpx
 import pytest
 
 from redrive.operate.demo.screen import draw
 from redrive.operate.demo.stage import Stage
-from tests.operate.helpers import ended, redrive, start
+from tests.operate.helpers import ended, environment, redrive, start
+
+
+@contextmanager
+def on_terminal(*arguments: str, cwd: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Run a command on a terminal of 80 by 24."""
+    screen, tty = pty.openpty()
+    fcntl.ioctl(tty, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    command = [sys.executable, "-m", "redrive.operate.cli", *arguments]
+    process = subprocess.Popen(command, stdin=tty, stdout=tty, stderr=tty, cwd=cwd, env=environment(TERM="xterm"))
+    os.close(tty)
+    try:
+        yield process, screen
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        process.wait()
+        os.close(screen)
+
+
+def until_said(screen: int, wanted: str) -> str:
+    """Read what is shown until it has been said."""
+    said, until = "", time.monotonic() + 60
+    while wanted not in said and time.monotonic() < until:
+        if select.select([screen], [], [], 0.1)[0]:
+            try:
+                said += os.read(screen, 65_536).decode("utf-8", "replace")
+            except OSError:  # the last one has left the terminal
+                break
+    assert wanted in said
+    return said
 
 
 @pytest.mark.req("O5", "O8")
@@ -85,6 +129,38 @@ async def test_an_outage_is_waited_out_and_those_who_waited_come_back_in_parts(s
     assert back[-1][-2:] == ["0", "wait"]
     assert summary.invariants["the outage made no dead letter"]
     assert summary.invariants["all who waited for the carrier were delivered, with one attempt spent"]
+
+
+def test_on_a_terminal_the_console_is_beside_it_for_one_browser_of_this_machine(empty_folder: Path) -> None:
+    with on_terminal("demo", "--seconds", "6", "--file", "shop.db", cwd=empty_folder) as (process, screen):
+        said = until_said(screen, "Ctrl-C ends it.")
+        (link,) = re.findall(r"through it: (http://127\.0\.0\.1:\d+/demo/\S+)", said)
+        address = link.partition("/demo/")[0]
+        with httpx.Client() as elsewhere, httpx.Client() as browser:
+            rebound = elsewhere.get(link, headers={"Host": "evil.example"})
+            closed = elsewhere.get(address, headers={"Accept": "text/html"})
+            let_in = browser.get(link)
+            again = elsewhere.get(link)
+            back = browser.get(link)
+            page = browser.get(address, headers={"Accept": "text/html"})
+            foreign = browser.post(f"{address}/tour", data={"verb": "carrier"})
+        process.send_signal(signal.SIGINT)
+        said += until_said(screen, "✓ stopped")
+        assert process.wait(20) == 0
+
+    assert (rebound.status_code, closed.headers["location"], let_in.status_code) == (403, "/login", 200)
+    assert (again.status_code, back.headers["location"], page.status_code) == (403, "/", 200)
+    assert 'id="tour"' in page.text
+    assert foreign.status_code == 403
+    assert "httponly" in let_in.headers["set-cookie"].lower()
+
+
+def test_without_serving_the_demo_ends_by_itself(empty_folder: Path) -> None:
+    with on_terminal("demo", "--seconds", "6", "--no-serve", cwd=empty_folder) as (process, screen):
+        said = until_said(screen, "nobody changed the record")
+        assert process.wait(20) == 0
+
+    assert "http://" not in said
 
 
 def test_the_demo_takes_no_file_that_exists(empty_folder: Path) -> None:

@@ -20,7 +20,7 @@ from tests.web.conftest import Site, browser
 PUBLIC = {"/healthz", "/readyz", "/login", "/logout"}
 SAMPLE = {"event_id": "01900000-0000-7000-8000-000000000000", "redrive_id": "01900000-0000-7000-8000-000000000000",
           "fingerprint": "0123456789abcdef", "name": "carrier-api", "token_id": "nobody",
-          "batch_id": "nothing", "run_id": "0190", "finding_id": "0190"}  # fmt: skip
+          "batch_id": "nothing", "run_id": "0190", "finding_id": "0190", "correlation_id": "basket/7"}  # fmt: skip
 
 
 def routes(web: FastAPI) -> list[Guarded]:
@@ -32,7 +32,7 @@ def guarded(web: FastAPI) -> Iterator[tuple[str, str, Permission]]:
         if route.permission is None:
             assert route.path in PUBLIC, f"{route.path} is open to everybody"
             continue
-        path = re.sub(r"{(\w+)}", lambda match: SAMPLE[match[1]], route.path)
+        path = re.sub(r"{(\w+)(?::path)?}", lambda match: SAMPLE[match[1]], route.path)
         for method in sorted(route.methods or ()):
             yield method, path, route.permission
 

@@ -13,7 +13,7 @@ from uuid import UUID
 from redrive import group, letters, setting
 from redrive.app import UNCHANGED, Redrive
 from redrive.errors import EventNotFound, Refused
-from redrive.event import Event, Status
+from redrive.event import Event, Published, Status
 from redrive.group import Group
 from redrive.instant import from_micros
 from redrive.operate import views
@@ -449,3 +449,12 @@ async def rebuild_groups(app: Redrive, *, dry_run: bool = False) -> dict[str, in
     if dry_run:
         return {each.fingerprint: each.counted for each in await group.miscounts(app.store)}
     return await group.rebuild(app.store)
+
+
+# --- reconcilers ---
+
+
+async def reconcile(app: Redrive, name: str, *, dry_run: bool, by: str) -> Published:
+    """Ask the workers for a run; while one is asked for or under way, that one is meant."""
+    ask = app.reconcilers.run if app.handlers else app.reconcilers.ask  # without an app nobody here knows the names
+    return await ask(name, dry_run=dry_run, by=by)

@@ -9,13 +9,14 @@ from typing import Any, Final
 from uuid import UUID
 
 from redrive.app import Redrive
-from redrive.attention import SHOWN
+from redrive.attention import SHOWN, Matter
 from redrive.batch import Batch, BatchLook
 from redrive.event import Event, TrailEntry
 from redrive.finding import Finding, ReconcileRun
 from redrive.finding import Standing as Reconciling
 from redrive.group import Group, Skew
 from redrive.mask import HIDDEN
+from redrive.operate import task as tasks
 from redrive.operate import views
 from redrive.operate.auth import Caller, Forbidden, Permission
 from redrive.operate.views import GroupStory, Report, Standing, Step, entry_json, group_json, plain, skew_json
@@ -117,22 +118,17 @@ async def report(app: Redrive, told: Report) -> dict[str, Any]:
 # --- batches ---
 
 
-async def batch(app: Redrive, found: Batch | BatchLook) -> dict[str, Any]:
-    """Show one batch; the reports of its notices quote the errors of its members."""
+async def batch(app: Redrive, found: Batch | BatchLook, *, most: int | None = None) -> dict[str, Any]:
+    """Show one batch; the reports of its notices quote the errors of its members, of at most so many."""
     shown = found.to_json()
-    failures = [each for name in _REPORTS if shown[name] for each in shown[name]["failures"]]
+    reports = [shown[name] for name in _REPORTS if shown[name]]
+    for each in reports:
+        each["more"] += len(each["failures"][most:]) if most is not None else 0
+        each["failures"] = each["failures"][:most]
+    failures = [failure for each in reports for failure in each["failures"]]
     secrets = await _secrets(app, [each["id"] for each in failures])
     for each in failures:
         each["reason"] = app.mask.text(each["reason"], secrets.get(each["id"], ()))
-    return shown
-
-
-def batch_line(found: Batch) -> dict[str, Any]:
-    """Show one batch in a list: how many failed, and not each of them."""
-    shown = found.to_json()
-    for name in _REPORTS:
-        if shown[name]:
-            del shown[name]["failures"], shown[name]["more"]
     return shown
 
 
@@ -187,8 +183,24 @@ async def overview(app: Redrive) -> dict[str, Any]:
 
 async def matters(app: Redrive, kinds: Collection[str] = ()) -> list[dict[str, Any]]:
     """Show what will not move by itself."""
-    found, secrets = await app.attention(kinds=kinds), await _quoted_secrets(app)
+    return await told(app, await app.attention(kinds=kinds))
+
+
+async def told(app: Redrive, found: Iterable[Matter]) -> list[dict[str, Any]]:
+    """Show matters."""
+    secrets = await _quoted_secrets(app)
     return [app.mask.everywhere(each.to_json(), secrets=secrets) for each in found]
+
+
+async def task(app: Redrive, correlation_id: str, also: Sequence[str] = ()) -> dict[str, Any]:
+    """Show everything of one correlation id, in this database and in others."""
+    found = await tasks.task([app, *also], correlation_id)
+    told = found.to_json()
+    hidden = [
+        {**shown, "last_error": None if shown["last_error"] is None else app.mask.text(shown["last_error"], secrets)}
+        for shown, secrets in zip(told["events"], (secrets_of(app, each.event) for each in found.events), strict=True)
+    ]
+    return {**told, "events": hidden}
 
 
 async def _quoted_secrets(app: Redrive) -> set[str]:

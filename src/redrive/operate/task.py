@@ -88,6 +88,8 @@ class Task:
     is_cut: bool = False
     unseen: Sequence[TaskEvent] = ()
     """What was sent to a broker and has come in at none of these databases."""
+    places: Sequence[str] = ()
+    """The databases, in the order in which they were named."""
 
     @property
     def state(self) -> Progress:
@@ -148,7 +150,7 @@ class Task:
         return {
             "correlation_id": self.correlation_id, "state": str(self.state), "sentence": self.sentence,
             "cut": self.is_cut, "silent": dict(self.silent), "unseen": [str(each.event.id) for each in self.unseen],
-            "events": [each.to_json() for each in self.events],
+            "places": list(self.places), "events": [each.to_json() for each in self.events],
         }  # fmt: skip
 
 
@@ -181,6 +183,7 @@ async def task(places: Sequence[Redrive | str], correlation_id: str, *, limit: i
     return Task(
         correlation_id, _tree(kept), apps[0].clock.now(), {name: _line(error) for name, error in silent.items()},
         is_cut=len(kept) < len(found), unseen=_unseen(kept) if len(places) > 1 else (),
+        places=names,
     )  # fmt: skip
 
 

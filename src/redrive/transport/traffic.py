@@ -16,7 +16,7 @@ from redrive.duration import span
 from redrive.duty import Duty, Tick
 from redrive.errors import ConfigurationError, Refused, StoreUnavailable
 from redrive.event import NewEvent
-from redrive.instant import from_micros
+from redrive.instant import from_micros, iso
 from redrive.logs import log
 from redrive.store.base import Store
 from redrive.transport.base import Broker, Destination, Inlet, Link, LinkState, Mode
@@ -50,6 +50,11 @@ class Standing:
     lag: int | None
     oldest_at: datetime | None
     now: datetime
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain dict, instants as ISO 8601 in UTC."""
+        values = {name: getattr(self, name) for name in self.__slots__ if name != "now"}
+        return {name: iso(value) if isinstance(value, datetime) else value for name, value in values.items()}
 
 
 class Traffic:

@@ -47,17 +47,22 @@ def serve(
     proxy_role: Annotated[
         Role, typer.Option("--proxy-role", help="The role of those whom the proxy names.")
     ] = Role.VIEWER,
+    also: Annotated[
+        list[str] | None,
+        typer.Option("--also", "-a", metavar="URL", help="Another database, for whole tasks; may be repeated."),
+    ] = None,
 ) -> None:
     """Serve the API and the console. Everything needs a token; `redrive token create` makes one."""
-    web = _web()
+    web = web_side()
     place = _place(ctx, app)
     proxy = web.Proxy(tuple(trust_proxy), identity_header, proxy_role) if trust_proxy else None
     log_to_stderr("info")
-    door = Door(host, port, open_for_viewing=open_, proxy=proxy)
+    door = Door(host, port, open_for_viewing=open_, proxy=proxy, also=tuple(also or ()))
     raise typer.Exit(run(_serve(place, door)))
 
 
-def _web() -> Any:
+def web_side() -> Any:
+    """Load what serves: its packages are an extra."""
     try:
         from redrive.operate import web  # noqa: PLC0415 - what it needs is an extra
     except ModuleNotFoundError as error:
@@ -103,6 +108,7 @@ class Door:
     port: int | None = None
     open_for_viewing: bool = False
     proxy: Any = None
+    also: tuple[str, ...] = ()
 
 
 @asynccontextmanager
@@ -112,7 +118,7 @@ async def beside(app: Redrive, door: Door | None) -> AsyncIterator[Any]:
         yield None
         return
     try:
-        web = _web()
+        web = web_side()
     except MissingDriver as error:
         if door.port is not None:
             raise
@@ -120,8 +126,8 @@ async def beside(app: Redrive, door: Door | None) -> AsyncIterator[Any]:
         yield None
         return
     await web.check_bind(app, door.host, open_for_viewing=door.open_for_viewing, proxy=door.proxy)
-    site = web.redrive_asgi(app, open_for_viewing=door.open_for_viewing, proxy=door.proxy)
-    serving, address = _bound(web, site, door)
+    site = web.redrive_asgi(app, open_for_viewing=door.open_for_viewing, proxy=door.proxy, also=door.also)
+    serving, address = bound(web, site, door)
     say(f"✓ {shown(app.url)} is served at {address}")
     if not door.open_for_viewing and door.proxy is None and not await Tokens(app).any_live():
         say("  There is no token yet: `redrive token create NAME --role operator`, or --open to look without.")
@@ -129,7 +135,8 @@ async def beside(app: Redrive, door: Door | None) -> AsyncIterator[Any]:
         yield serving
 
 
-def _bound(web: Any, site: Any, door: Door) -> tuple[Any, str]:
+def bound(web: Any, site: Any, door: Door) -> tuple[Any, str]:
+    """Take a port; return the server and its address."""
     ports = [door.port] if door.port is not None else [*range(DEFAULT_PORT, DEFAULT_PORT + _NEXT_PORTS), 0]
     for port in ports:
         serving = web.Server(site, door.host, port)

@@ -11,7 +11,6 @@ from rich.text import Text
 from redrive.app import Redrive
 from redrive.duration import parse_duration
 from redrive.errors import BadDuration
-from redrive.instant import iso
 from redrive.operate.cli import show
 from redrive.operate.cli.outcome import BadInput
 from redrive.operate.cli.shared import (
@@ -46,7 +45,7 @@ def ls(ctx: typer.Context, output: OutputOption = Output.TABLE, url: UrlOption =
     """List routes and intakes: state, how much waits, since when the oldest does, how much has moved."""
     found = run(_standing(url_from(ctx, url)))
     if found or output is not Output.TABLE:
-        show.listing(found, output, _to_json, _table)
+        show.listing(found, output, Standing.to_json, _table)
     else:
         show.put_line("None is at work: start a worker, or `redrive relay`, with an app that has routes or intakes.")
 
@@ -54,17 +53,6 @@ def ls(ctx: typer.Context, output: OutputOption = Output.TABLE, url: UrlOption =
 async def _standing(url: str) -> list[Standing]:
     async with existing(url) as app_:
         return await app_.traffic.standing()
-
-
-def _to_json(each: Standing) -> dict[str, object]:
-    def instant(at: datetime | None) -> str | None:
-        return None if at is None else iso(at)
-
-    return {
-        "name": each.name, "worker": each.worker, "kind": each.kind, "broker": each.broker,
-        "destination": each.destination, "state": each.state, "since": instant(each.since), "error": each.error,
-        "ok_at": instant(each.ok_at), "moved": each.moved, "lag": each.lag, "oldest_at": instant(each.oldest_at),
-    }  # fmt: skip
 
 
 def _table(found: Sequence[Standing]) -> RenderableType:

@@ -5,8 +5,28 @@ from typing import Final
 
 from fastapi import APIRouter
 
-from redrive.operate.console import events, failures, overview, record, redrives, repair, running, waiting
+from redrive.operate.console import (
+    attention,
+    batches,
+    events,
+    failures,
+    overview,
+    reconcilers,
+    record,
+    redrives,
+    repair,
+    reservations,
+    running,
+    schedules,
+    tasks,
+    transports,
+    waiting,
+)
 
 ROUTERS: Final[Sequence[APIRouter]] = tuple(
-    each.router for each in (overview, failures, events, repair, redrives, waiting, running, record)
-)
+    each.router
+    for each in (
+        overview, attention, failures, events, repair, redrives, batches, tasks, waiting, reservations, running,
+        transports, schedules, reconcilers, record,
+    )
+)  # fmt: skip

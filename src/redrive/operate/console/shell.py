@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qs, urlencode
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from starlette.responses import RedirectResponse, Response
 
 from redrive.operate.auth import ALLOWED, Caller, How
+from redrive.operate.console import glance
 from redrive.operate.console.words import FILTERS, printed
 from redrive.operate.web import pages
 from redrive.operate.web.guard import Guarded
@@ -30,15 +31,27 @@ class Screen:
 SCREENS: Final[Mapping[str, Sequence[Screen]]] = {
     "": (
         Screen("/", "Overview", "o"),
+        Screen("/attention", "Needs a person", "n"),
         Screen("/failures", "Failures", "f"),
         Screen("/events", "Events", "e"),
         Screen("/redrives", "Redrives", "r"),
     ),
-    "Waiting": (Screen("/keys", "Blocked keys", "k"), Screen("/dependencies", "Dependencies", "d")),
-    "Running": (Screen("/workers", "Workers", "w"), Screen("/policies", "Policies", "p")),
+    "Together": (Screen("/batches", "Batches", "b"), Screen("/tasks", "Tasks", "t")),
+    "Waiting": (
+        Screen("/keys", "Blocked keys", "k"),
+        Screen("/dependencies", "Dependencies", "d"),
+        Screen("/reservations", "Reservations", "v"),
+    ),
+    "Running": (
+        Screen("/workers", "Workers", "w"),
+        Screen("/transports", "Transports", "m"),
+        Screen("/schedules", "Schedules", "s"),
+        Screen("/reconcilers", "Reconcilers", "c"),
+        Screen("/policies", "Policies", "p"),
+    ),
     "Record": (Screen("/audit", "Audit", "a"), Screen("/problems", "Problems", "x")),
 }
-"""The menu. Whatever else has a screen (batches, reconcilers, schedules, transports, attention) has its place here."""
+"""The menu: every screen has its place here."""
 
 NOTICES: Final[Mapping[str, str]] = {
     "replay": "Replayed: it goes round again.",
@@ -64,6 +77,16 @@ NOTICES: Final[Mapping[str, str]] = {
     "lift": "Lifted: those who wait come back, at a growing rate.",
     "set": "Set. Workers take notice within seconds.",
     "clear": "Taken back: the handlers go by what they say themselves.",
+    "batch-close": "Closed: nothing can be added, and the notices come when they are due.",
+    "batch-force": "The notices are sent. What is left goes on.",
+    "schedule-pause": "Paused: it ticks no more until somebody resumes it.",
+    "schedule-resume": "It ticks again, from now on.",
+    "schedule-run": "Published: one event more. The ticks stay as they are.",
+    "take-away": "Taken away: what its holder writes under its token is refused from now on.",
+    "reconcile": "Asked for: a worker runs it, and this page shows what it found.",
+    "reconcile-known": "A run is asked for or under way already.",
+    "ignore": "It may stay. Should it go and come back, it is a finding again.",
+    "republish": "{n} events will be sent once more, behind live work.",
 }
 """What a page says after something was done; only the word travels in the address."""
 
@@ -73,7 +96,7 @@ pages.environment.finalize = printed
 
 def new_router() -> APIRouter:
     """Make a router for pages."""
-    return APIRouter(route_class=Guarded, include_in_schema=False)
+    return APIRouter(route_class=Guarded, include_in_schema=False, dependencies=[Depends(glance.refreshed)])
 
 
 def page(
@@ -81,11 +104,20 @@ def page(
     **context: Any,
 ) -> Response:  # fmt: skip
     """Draw a page. It is fetched anew when something of its topics changes."""
+    tour = _tour(request)
+    if tour is not None and topics:
+        topics = (*topics, "outbox")  # what the tour waits for happens to events
     return pages.render(
-        request, template, status, caller=caller, can=frozenset(map(str, ALLOWED[caller.role])), here=here,
+        request, template, status, tour=tour, caller=caller, can=frozenset(map(str, ALLOWED[caller.role])), here=here,
         screens=SCREENS, topics=" ".join(topics), now=request.app.state.redrive.clock.now(), notice=_notice(request),
-        is_open=caller.how is How.OPEN, **context,
+        is_open=caller.how is How.OPEN, glance=glance.of(request), **context,
     )  # fmt: skip
+
+
+def _tour(request: Request) -> Mapping[str, Any] | None:
+    """Say where the tour of the demo stands; elsewhere there is none."""
+    found = getattr(request.app.state, "tour", None)
+    return None if found is None else {**found.panel(pages.inner_path(request)), "back": pages.here(request)}
 
 
 def _notice(request: Request) -> str:

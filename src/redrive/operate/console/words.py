@@ -48,6 +48,13 @@ TONES: Final[Mapping[str, str]] = {
     "ok": "good", "warning": "wait", "problem": "bad",
     # workers
     "live": "good", "stopping": "wait", "gone": "bad", "left": "quiet",
+    # matters, batches, groups of batches, findings, tasks
+    "now": "bad", "soon": "wait", "know": "quiet", "added to": "busy", "tried": "wait", "forced": "wait",
+    "complete": "good", "under way": "busy", "partly": "wait", "healed": "good", "ignored": "quiet",
+    "needs a person": "bad", "waiting": "wait", "sent": "wait", "unknown": "quiet",
+    # transports and reservations
+    "idle": "quiet", "connecting": "wait", "unreachable": "bad", "refused": "bad", "not running": "wait",
+    "held": "busy",
 }  # fmt: skip
 """The colour of a state. It is always beside its word."""
 

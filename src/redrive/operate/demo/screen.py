@@ -24,12 +24,12 @@ _WIDE: Final = 110
 _CIRCUIT_LINES: Final = 4
 
 
-def draw(stage: Stage, width: int, height: int) -> RenderableType:
-    """Draw one moment."""
+def draw(stage: Stage, width: int, height: int, link: str = "") -> RenderableType:
+    """Draw one moment; ``link``: where the console is."""
     layout = Layout()
     side = 46 if width >= _WIDE else 33
     body = height - 6
-    layout.split_column(Layout(_head(stage, width), size=2), Layout(_counts(stage), size=4), Layout(name="body"))
+    layout.split_column(Layout(_head(stage, width), size=2), Layout(_counts(stage, link), size=4), Layout(name="body"))
     layout["body"].split_row(Layout(_feed(stage, width - side, body), name="feed"), Layout(name="side", size=side))
     dead = min(max(5, body // 3), body - 5)
     circuit = [Layout(_circuit(each, side), size=_CIRCUIT_LINES) for each in _shut(stage)]
@@ -53,7 +53,7 @@ def _head(stage: Stage, width: int) -> RenderableType:
     return Group(head, Text.assemble(" ") if width < 10 else bar)  # noqa: PLR2004 - no bar fits there
 
 
-def _counts(stage: Stage) -> RenderableType:
+def _counts(stage: Stage, link: str) -> RenderableType:
     look = stage.look
     cells: list[tuple[int, str, str]] = [
         (look.of(), "published", "bold"),
@@ -69,7 +69,8 @@ def _counts(stage: Stage) -> RenderableType:
         grid.add_column(justify="center", no_wrap=True)
     grid.add_row(*(Text(str(count), style=style if count else "dim") for count, _, style in cells))
     grid.add_row(*(Text(noun, style="dim") for _, noun, _ in cells))
-    return Panel(grid, border_style="dim", padding=(0, 0))
+    told = Text.assemble("console: ", (link, "bold cyan")) if link else None
+    return Panel(grid, border_style="dim", padding=(0, 0), subtitle=told, subtitle_align="left")
 
 
 def _feed(stage: Stage, width: int, height: int) -> RenderableType:

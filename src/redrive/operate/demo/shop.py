@@ -51,6 +51,7 @@ class Invoice(BaseModel):
 
     order: int
     amount: str
+    country: str = ""
 
 
 def read_amount(text: str, release: int) -> Decimal:

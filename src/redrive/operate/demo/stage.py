@@ -9,15 +9,16 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
+from redrive.app import Redrive
 from redrive.event import LIVE, ErrorClass, Event, NewEvent, Outcome, Status, TrailEntry
 from redrive.group import Group
 from redrive.instant import EPOCH
 from redrive.operate import views
-from redrive.operate.demo.shop import BANK, CARRIER, CARRIER_API, NOWHERE, TABLES, World, shop
+from redrive.operate.demo.crew import Crew
+from redrive.operate.demo.shop import BANK, CARRIER, CARRIER_API, NOWHERE, TABLES, World
 from redrive.operate.views import Standing
 from redrive.redrive import Redriving, Release
 from redrive.store.base import EventFilter
-from redrive.worker import Worker
 
 SECONDS: Final = 40.0
 OPERATOR: Final = "demo:operator"
@@ -138,11 +139,9 @@ class Stage:
         self.look = Look(EPOCH)
         self._on_line = on_line
         self._pace = seconds / SECONDS
-        self._app = shop(url, self.world, release=1, pace=self._pace)
+        self._crew = Crew(url, self.world, release=1, pace=self._pace)
         self._clock = self._app.clock
         self._began = 0.0
-        self._worker: Worker | None = None
-        self._working: asyncio.Task[None] | None = None
         self._stored = 0
         self._left_the_till = 0
         self._heard: dict[str, int] = {}
@@ -151,6 +150,10 @@ class Stage:
         self._redrives: list[Redriving] = []
         self._spared = True
         self._told: set[str] = set()
+
+    @property
+    def _app(self) -> Redrive:
+        return self._crew.app
 
     @property
     def elapsed(self) -> float:
@@ -177,7 +180,7 @@ class Stage:
             looking.cancel()
             with suppress(asyncio.CancelledError):
                 await looking
-            await self._stop_worker()
+            await self._crew.stop()
             try:
                 self.look = await self._look()
                 summary = await self._sum_up()
@@ -199,17 +202,7 @@ class Stage:
             for table in TABLES:
                 await tx.execute(table)
         self.say("the shop opens: release 1, one worker", "bold")
-        self._start_worker()
-
-    def _start_worker(self) -> None:
-        self._worker = self._app.worker(concurrency=10, poll=0.25, name="demo")
-        self._working = asyncio.create_task(self._worker.run(), name="demo-worker")
-
-    async def _stop_worker(self) -> None:
-        if self._worker is not None and self._working is not None:
-            self._worker.stop()
-            await self._working
-            self._worker = self._working = None
+        self._crew.start()
 
     async def _at(self, part: float) -> None:
         await self._clock.sleep(max(0.0, part * self.seconds - self.elapsed))
@@ -334,16 +327,9 @@ class Stage:
         )
 
     async def _release(self, number: int) -> None:
-        """Swap the app under the customers' hands: publishing goes on with either."""
         self.say(f"release {number} goes out, the worker drains", "bold")
-        old, mended = self._app, shop(self.url, self.world, release=number, pace=self._pace)
-        await mended.open()
-        await self._stop_worker()
-        self._app = mended
-        self._start_worker()
+        await self._crew.deploy(number)
         self.say(f"release {number} is at work", "bold")
-        await self._clock.sleep(0.2)  # whoever had the old app in hand has put it down
-        await old.close()
 
     async def _until_quiet(self) -> None:
         """Wait until every event has ended, and for the time that was announced."""

@@ -9,7 +9,7 @@ from redrive.errors import ConfigurationError
 from redrive.operate.auth import SIGN_IN_SECONDS, NotSignedIn, Permission
 from redrive.operate.metrics import metrics_text
 from redrive.operate.web import pages
-from redrive.operate.web.guard import COOKIE, AppOf, Guarded, GuardOf, needs, public
+from redrive.operate.web.guard import COOKIE, AppOf, Guard, Guarded, GuardOf, needs, public
 from redrive.operate.web.problems import NOT_READY, Problem
 
 router = APIRouter(route_class=Guarded, include_in_schema=False)
@@ -58,7 +58,11 @@ async def login(request: Request, guard: GuardOf) -> Response:
         shown = await guard.tokens.sign_in(form.get("token", "").strip())
     except NotSignedIn as error:
         return pages.render(request, "login.html", 401, next=on, wrong=str(error))
-    answer = RedirectResponse(pages.root(request) + on, 303)
+    return signed_in(request, guard, RedirectResponse(pages.root(request) + on, 303), shown)
+
+
+def signed_in(request: Request, guard: Guard, answer: Response, shown: str) -> Response:
+    """Give a browser its cookie."""
     answer.set_cookie(
         COOKIE, shown, max_age=int(SIGN_IN_SECONDS), path=pages.root(request) or "/", httponly=True, samesite="strict",
         secure=guard.is_encrypted(request),

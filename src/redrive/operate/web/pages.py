@@ -36,6 +36,11 @@ def inner_path(request: Request) -> str:
     return path.removeprefix(root(request)) or "/"
 
 
+def here(request: Request) -> str:
+    """Return the path below that place, and the query."""
+    return inner_path(request) + (f"?{request.url.query}" if request.url.query else "")
+
+
 def wants_page(request: Request) -> bool:
     """Say whether a browser looks for a page here."""
     return not inner_path(request).startswith(API) and "text/html" in request.headers.get("accept", "")
@@ -43,8 +48,8 @@ def wants_page(request: Request) -> bool:
 
 def login_address(request: Request) -> str:
     """Say where to sign in, to come back here afterwards."""
-    here = inner_path(request) + (f"?{request.url.query}" if request.url.query else "")
-    back = f"?next={quote(here, safe='/')}" if request.method == "GET" and here != "/" else ""
+    place = here(request)
+    back = f"?next={quote(place, safe='/')}" if request.method == "GET" and place != "/" else ""
     return f"{root(request)}/login{back}"
 
 

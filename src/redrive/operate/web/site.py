@@ -46,14 +46,17 @@ def redrive_asgi(
     proxy: Proxy | None = None,
     body_bytes: int = BODY_BYTES,
     body_seconds: float = BODY_SECONDS,
+    also: Sequence[str] = (),
 ) -> FastAPI:
     """Make an ASGI app of it.
 
     ``open_for_viewing``: whoever calls from this very machine may look without a token. ``proxy``: a reverse proxy that
-    says who calls. Without either a token is needed for everything.
+    says who calls. Without either a token is needed for everything. ``also``: databases of other services or sites,
+    whose events are shown with ours where a whole task is.
     """
     web = _Site(title="Redrive", openapi_url=None, docs_url=None, redoc_url=None)
     web.state.redrive = app
+    web.state.also = tuple(also)
     limits = Limits(body_bytes, body_seconds)
     web.state.guard = Guard(app, is_open=open_for_viewing, proxy=proxy, limits=limits)
     web.state.changes = Changes(app)

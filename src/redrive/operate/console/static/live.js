@@ -23,6 +23,7 @@ const place = (page, { still }) => {
   const under = document.querySelector("[data-rows] > [data-key]:hover") || document.querySelector("[data-rows] > [aria-selected=true]");
   const before = under?.getBoundingClientRect().top;
   const waiting = morph(document.getElementById("main"), page.getElementById("main"), { still });
+  morph(document.getElementById("screens"), page.getElementById("screens"), { still: false });
   document.title = page.title;
   if (under?.isConnected && still) {
     const moved = under.getBoundingClientRect().top - before;

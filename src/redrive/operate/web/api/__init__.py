@@ -28,6 +28,8 @@ from redrive.operate.web.api import (
     redrives,
     reservations,
     schedules,
+    tasks,
+    transports,
 )
 
 ROUTERS: Final[Sequence[APIRouter]] = tuple(
@@ -44,6 +46,8 @@ ROUTERS: Final[Sequence[APIRouter]] = tuple(
         reconcilers,
         schedules,
         reservations,
+        transports,
+        tasks,
         dependencies,
         policies,
         live,

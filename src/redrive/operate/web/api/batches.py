@@ -27,7 +27,7 @@ async def batches(
     query = f"batches {name} {unfinished}"
     found = await app.batches.ls(name=name, unfinished=unfinished, before=id_in(query, cursor), limit=limit)
     following = found[-1].id if len(found) == limit else None
-    return page([masked.batch_line(each) for each in found], after(query, following))
+    return page([await masked.batch(app, each, most=0) for each in found], after(query, following))
 
 
 @router.get("/batches/{batch_id}")

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import Query
 from pydantic import Field
 
-from redrive.operate import masked
+from redrive.operate import actions, masked
 from redrive.operate.auth import Permission
 from redrive.operate.web.api.shared import IdPath, LimitQuery, Sent, Why, page
 from redrive.operate.web.api.shared import router as new_router
@@ -61,8 +61,7 @@ class Wanted(Sent):
 @needs(Permission.ACT)
 async def run(app: AppOf, caller: CallerOf, what: Wanted) -> dict[str, Any]:
     """Ask the workers for a run; while one is asked for or under way, that one is meant."""
-    ask = app.reconcilers.run if app.handlers else app.reconcilers.ask  # without an app nobody here knows the names
-    published = await ask(what.name, dry_run=what.dry_run, by=caller.actor)
+    published = await actions.reconcile(app, what.name, dry_run=what.dry_run, by=caller.actor)
     return {"event_id": str(published.id), "run_id": str(published.id)}
 
 
