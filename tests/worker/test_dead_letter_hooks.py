@@ -186,7 +186,7 @@ async def test_no_log_line_about_an_event_tells_what_is_secret_in_it(app: Redriv
         await app.worker().drain()
 
     said = {entry["event"]: str(entry.get("error") or entry.get("last_error")) for entry in logs}
-    assert said["on_dead_letter failed"] == "RuntimeError('no ledger for •••')"
+    assert said["hook failed"] == "RuntimeError('no ledger for •••')"
     assert said["handler raised after its transaction"] == "RuntimeError('too late for •••')"
     assert "1203" not in str(logs)
 
