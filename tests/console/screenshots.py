@@ -90,7 +90,7 @@ def draw_tour(browser: Browser, url: str, folder: Path) -> None:
         page.goto(site.url + tour.way_in)
         page.locator("#tour h2", has_text="The carrier has stopped answering").wait_for()
         for look in ("light", "dark"):
-            page.emulate_media(color_scheme=look)  # type: ignore[arg-type]
+            page.emulate_media(color_scheme=look)
             page.wait_for_timeout(300)
             page.screenshot(path=folder / f"tour-{look}-overview.png")
         context.close()
