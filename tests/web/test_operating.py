@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from redrive import Redrive, RetryPolicy, TerminalHandlerError
-from redrive.operate import auth
 from redrive.operate.auth import Role
 from tests.web.conftest import Site, made
 
@@ -44,11 +43,11 @@ async def test_a_redrive_is_planned_approved_started_and_reported(site: Site) ->
     assert [each["id"] for each in listed] == [plan["redrive"]["id"]]
 
 
-@pytest.mark.req("W6")
-async def test_an_agent_starts_small_redrives_alone_and_larger_ones_when_a_person_agrees(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(auth, "AGENT_LIMIT", 1)
+@pytest.mark.req("B8", "W6")
+async def test_an_agent_starts_small_redrives_alone_and_larger_ones_when_a_person_agrees(site: Site) -> None:
+    async with site.client(Role.ADMIN) as admin:
+        said = await admin.put("/api/v1/settings", json={"agents_above": 1, "reason": "be careful"})
+    assert said.json() == {"approval_above": None, "agents_above": 1}
     await site.app.publish("order.bad", {"id": 3})
     await site.app.worker().drain()
     async with site.client(Role.AGENT) as agent, site.client(Role.OPERATOR) as person:

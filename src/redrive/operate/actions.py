@@ -17,11 +17,12 @@ from redrive.event import Event, Status
 from redrive.group import Group
 from redrive.instant import from_micros
 from redrive.operate import views
+from redrive.operate.auth import is_agent
 from redrive.payload import check_whole
 from redrive.redrive import Plan, Redriving, Release
 from redrive.replay import Mark, check_actor, check_reason, mark
 from redrive.selection import Selection, dead_letters, live, parse
-from redrive.setting import APPROVAL_ABOVE, Setting
+from redrive.setting import AGENTS_ABOVE, AGENTS_ALONE, APPROVAL_ABOVE, Setting
 from redrive.shadow import Shadow
 from redrive.store.base import EventFilter, Purge
 
@@ -358,6 +359,8 @@ def _sum(one: Purge, two: Purge) -> Purge:
 
 async def plan(app: Redrive, selection: str, *, by: str, unsafe: bool = False) -> Plan | None:
     """Plan a redrive; nothing, and nothing is written down, when no dead letter is meant."""
+    if unsafe and is_agent(by):
+        raise Refused("whether what is not safe to retry goes again is for a person to say: leave unsafe out")
     await app.open()
     wanted = views.narrowed(app, EventFilter(status=Status.FAILED, limit=1), parse(selection))
     if not await app.events(replace(wanted, discarded=False)):
@@ -374,15 +377,15 @@ async def plan_story(app: Redrive, planned: Plan) -> views.PlanStory:
 
 async def start(
     app: Redrive, token: str, *, by: str, reason: str, release: Release, generation: int | None = None,
-    from_start: bool = False, at_most: int | None = None,
+    from_start: bool = False,
 ) -> Redriving:  # fmt: skip
-    """Start a planned redrive; one of more than ``at_most`` events needs a second person, whatever else is said."""
-    if at_most is not None:
+    """Start a planned redrive; an agent starts more than a few events only when a person has approved it."""
+    if is_agent(by):
         planned = await views.find_redrive(app, token)
-        if planned.ready > at_most and planned.approved_by is None:
+        if await waits_for_a_person(app, planned, by):
             raise Refused(
-                f"{planned.ready:,} events are more than the {at_most:,} that {by} may start alone: "
-                f"somebody approves first (`redrive redrives approve {planned.id}`)"
+                f"{planned.ready:,} events are more than the {await agents_limit(app):,} that {by} may start alone: "
+                f"a person approves first, in the console or with `redrive redrives approve {planned.id}`"
             )
     return await app.start(token, by=by, reason=reason, release=release, generation=generation, from_start=from_start)
 
@@ -392,6 +395,36 @@ async def approval_limit(app: Redrive) -> int | None:
     found = await approval(app)
     limits = [app.approval_above, None if found is None else found.value]
     return min((each for each in limits if each is not None), default=None)
+
+
+async def agents_limit(app: Redrive) -> int:
+    """Say how many events a redrive may have that an agent starts alone."""
+    await app.open()
+    found = await setting.get(app.store, AGENTS_ABOVE)
+    return AGENTS_ALONE if found is None else int(found.value)
+
+
+async def set_agents_limit(app: Redrive, above: int, *, by: str, reason: str) -> Setting:
+    """Say for everybody above how many events an agent needs a person to start a redrive; 0: for every one."""
+    if check_whole(above, "above") < 0:
+        raise Refused("the least that can be said is 0: then an agent starts nothing alone")
+    await app.open()
+    who, why = check_actor(by, "set"), check_reason(reason, "set")
+    return await setting.put(app.store, AGENTS_ABOVE, above, by=who, reason=why)
+
+
+async def waits_for_a_person(app: Redrive, planned: Redriving, by: str) -> bool:
+    """Say whether somebody may start a plan only when a person has approved it, because they are an agent."""
+    if not is_agent(by) or planned.state != "planned" or planned.approved_by is not None:
+        return False
+    return planned.ready > await agents_limit(app)
+
+
+async def approve(app: Redrive, standing: Redriving, *, by: str) -> Redriving:
+    """Agree with somebody else's plan; that is for people."""
+    if is_agent(by):
+        raise Refused(f"{by} is an agent: a person approves, in the console or with `redrive redrives approve`")
+    return await app.approve(standing.id, by=by)
 
 
 async def approval(app: Redrive) -> Setting | None:
@@ -417,7 +450,9 @@ async def pause(app: Redrive, standing: Redriving, *, by: str, reason: str) -> R
 
 
 async def resume(app: Redrive, standing: Redriving, *, by: str) -> Redriving:
-    """Go on after a pause or a halt."""
+    """Go on after a pause or a halt, which a person has to judge."""
+    if is_agent(by):
+        raise Refused(f"{by} is an agent: what stands still goes on when a person resumes it")
     if standing.started_at is None:
         raise Refused(f"redrive {standing.id} was never started: `redrive run` starts it, with the token of its plan")
     return await app.resume(standing.id, by=by)

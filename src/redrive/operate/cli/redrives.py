@@ -354,7 +354,7 @@ def approve(
 ) -> None:
     """Agree with a plan as a second person."""
     who = actor(by)
-    _do(url_from(ctx, url), redrive_id, output, "approved", lambda app_, of: app_.approve(of.id, by=who))
+    _do(url_from(ctx, url), redrive_id, output, "approved", lambda *of: actions.approve(*of, by=who))
 
 
 @app.command("approval")
@@ -364,6 +364,9 @@ def approval(
         int | None, typer.Option("--above", metavar="N", help="Redrives of more events need a second person.")
     ] = None,
     off: Annotated[bool, typer.Option("--off", help="No redrive needs a second person.")] = False,
+    agents: Annotated[
+        int | None, typer.Option("--agents", metavar="N", help="Agents start more events only when a person agrees.")
+    ] = None,
     reason: ReasonOption = None,
     by: ByOption = None,
     output: OutputOption = Output.TABLE,
@@ -374,34 +377,43 @@ def approval(
         raise BadInput("--above and --off say different things: give one of them")
     if above is not None and not 1 <= above < 2**63:
         raise BadInput(f"--above is a whole number from 1 (a single replay needs no second person), not {above}")
-    why = reason_from(reason, "set") if off or above is not None else None
-    found, now = run(_approval(url_from(ctx, url), above, actor(by), why))
+    if agents is not None and not 0 <= agents < 2**31:
+        raise BadInput(f"--agents is a whole number from 0 (then they start nothing alone), not {agents}")
+    sets = off or above is not None
+    why = reason_from(reason, "set") if sets or agents is not None else ""
+    found, alone, now = run(_approval(url_from(ctx, url), above, agents, sets=sets, by=actor(by), reason=why))
     if output is Output.TABLE:
-        for line in _approval_said(found, now):
+        for line in _approval_said(found, alone, now):
             show.put_line(line)
     else:
         told = {
             "above": None if found is None else found.value,
             "set_by": None if found is None else found.set_by,
             "set_at": None if found is None else iso(found.set_at),
+            "agents_above": alone,
         }
         show.plain(told, output)
 
 
-async def _approval(url: str, above: int | None, by: str, reason: str | None) -> tuple[Setting | None, datetime]:
+async def _approval(
+    url: str, above: int | None, agents: int | None, *, sets: bool, by: str, reason: str
+) -> tuple[Setting | None, int, datetime]:
     async with existing(url) as app_:
-        if reason is None:
-            return await actions.approval(app_), app_.clock.now()
-        return await actions.set_approval(app_, above, by=by, reason=reason), app_.clock.now()
+        if sets:
+            await actions.set_approval(app_, above, by=by, reason=reason)
+        if agents is not None:
+            await actions.set_agents_limit(app_, agents, by=by, reason=reason)
+        return await actions.approval(app_), await actions.agents_limit(app_), app_.clock.now()
 
 
-def _approval_said(found: Setting | None, now: datetime) -> Iterable[str]:
+def _approval_said(found: Setting | None, alone: int, now: datetime) -> Iterable[str]:
     if found is None or found.value is None:
         yield "No redrive needs a second person, as far as this database says; an app may be stricter."
     else:
         yield f"Redrives of more than {plural(found.value, 'event')} need a second person's approval."
     if found is not None:
         yield f"Set by {found.set_by} {when(found.set_at, now)}."
+    yield f"Agents start redrives of more than {plural(alone, 'event')} only when a person has approved them."
 
 
 Act = Callable[[Redrive, Redriving], Coroutine[Any, Any, Redriving]]

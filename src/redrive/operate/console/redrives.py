@@ -111,7 +111,7 @@ async def redrive(request: Request, app: AppOf, caller: CallerOf, redrive_id: Id
         sentence=_sentence(app, standing), parts=outcome(standing), stages=await _stages(app, standing),
         groups=await _groups(app, standing), ineligible=await _ineligible(app, standing), workers=len(live),
         needs_approval=_needs_approval(standing, limit), limit=limit, own_plan=standing.planned_by == caller.actor,
-        ramp=", ".join(map(str, RAMP)), in_flight=DEFAULT_IN_FLIGHT, most=caller.most_redriven,
+        ramp=", ".join(map(str, RAMP)), in_flight=DEFAULT_IN_FLIGHT,
         seconds_at=[(rate, standing.ready / rate) for rate in _RATES], eta=_eta(standing), words=_WORDS,
     )  # fmt: skip
 
@@ -249,7 +249,7 @@ async def start(request: Request, app: AppOf, caller: CallerOf, redrive_id: IdPa
         raise Refused("this token is not of this plan: look at the plan again")
     await actions.start(
         app, said["token"], by=caller.actor, reason=said["reason"], release=_release(said),
-        generation=number(said, "generation"), from_start=said.has("from_start"), at_most=caller.most_redriven,
+        generation=number(said, "generation"), from_start=said.has("from_start"),
     )  # fmt: skip
     return done(request, f"/redrives/{standing.id}", "start")
 
@@ -282,7 +282,7 @@ def _decimal(text: str, what: str, example: str) -> float:
 async def approve(request: Request, app: AppOf, caller: CallerOf, redrive_id: IdPath) -> Response:
     """Agree with somebody else's plan."""
     standing = await views.find_redrive(app, redrive_id)
-    await app.approve(standing.id, by=caller.actor)
+    await actions.approve(app, standing, by=caller.actor)
     return done(request, f"/redrives/{standing.id}", "approve")
 
 

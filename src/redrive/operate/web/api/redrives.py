@@ -93,7 +93,7 @@ async def start(app: AppOf, caller: CallerOf, redrive_id: IdPath, how: Start) ->
         raise Refused("this token is not of this plan: use the token that the plan was answered with")
     started = await actions.start(
         app, how.token, by=caller.actor, reason=how.reason, generation=how.generation, from_start=how.from_start,
-        release=Release(how.rate, how.max_in_flight, tuple(how.ramp), how.halt_at), at_most=caller.most_redriven,
+        release=Release(how.rate, how.max_in_flight, tuple(how.ramp), how.halt_at),
     )  # fmt: skip
     return views.redriving_json(started)
 
@@ -103,7 +103,7 @@ async def start(app: AppOf, caller: CallerOf, redrive_id: IdPath, how: Start) ->
 async def approve(app: AppOf, caller: CallerOf, redrive_id: IdPath) -> dict[str, Any]:
     """Agree with somebody else's plan."""
     standing = await views.find_redrive(app, redrive_id)
-    return views.redriving_json(await app.approve(standing.id, by=caller.actor))
+    return views.redriving_json(await actions.approve(app, standing, by=caller.actor))
 
 
 @router.post("/redrives/{redrive_id}/pause")
