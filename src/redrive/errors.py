@@ -134,6 +134,10 @@ class Refused(RedriveError):
     """The event's state does not allow this."""
 
 
+class NeedsApproval(Refused):
+    """A person, or a second one, has to approve this first."""
+
+
 class Taken(Refused):
     """Somebody else holds this resource: ``owner``, until ``until``."""
 

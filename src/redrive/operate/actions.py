@@ -12,7 +12,7 @@ from uuid import UUID
 
 from redrive import group, letters, setting
 from redrive.app import UNCHANGED, Redrive
-from redrive.errors import EventNotFound, Refused
+from redrive.errors import EventNotFound, NeedsApproval, Refused
 from redrive.event import Event, Status
 from redrive.group import Group
 from redrive.instant import from_micros
@@ -43,11 +43,12 @@ _CANCEL_ROUNDS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How an act on one event went; ``refused`` says why it was not done."""
+    """How an act on one event went; ``refused`` says why it was not done, ``waits`` for whose approval it waits."""
 
     event: Event
     verb: Verb
     refused: str = ""
+    waits: Redriving | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain dict."""
@@ -56,8 +57,9 @@ class Done:
             "type": self.event.type,
             "target": self.event.target,
             "action": self.verb,
-            "done": not self.refused,
+            "done": not self.refused and self.waits is None,
             "refused": self.refused or None,
+            "waits_for_approval": None if self.waits is None else str(self.waits.id),
         }
 
 
@@ -71,13 +73,19 @@ async def replay(
     app: Redrive, events: Sequence[Event], *, by: str, reason: str, generation: int | None = None,
     payloads: Mapping[UUID, Any] | None = None, from_start: bool = False,
 ) -> list[Done]:  # fmt: skip
-    """Replay each of the events, those in ``payloads`` with an edited one."""
+    """Replay each of the events, those in ``payloads`` with an edited one.
+
+    Where redrives need approval, what was edited waits for a second person.
+    """
     limit = await approval_limit(app)
     if limit is not None and len(events) > limit:
-        raise Refused(
+        raise NeedsApproval(
             f"{len(events):,} events are more than the {limit:,} that need no second person: "
             "`redrive plan` makes a plan of them that somebody else can approve"
         )
+    if limit is not None and payloads is not None:
+        how = {"by": by, "reason": reason, "generation": generation, "from_start": from_start}
+        return [await _proposed(app, event, payloads[event.id], **how) for event in events]
     return [
         await _done(
             event, "replay",
@@ -87,6 +95,13 @@ async def replay(
         )
         for event in events
     ]  # fmt: skip
+
+
+async def _proposed(app: Redrive, event: Event, payload: Any, **how: Any) -> Done:
+    try:
+        return Done(event, "replay", waits=await app.propose(event.id, payload, cycle=event.cycle, **how))
+    except (Refused, EventNotFound) as error:
+        return Done(event, "replay", str(error))
 
 
 async def _done(event: Event, verb: Verb, doing: Awaitable[None]) -> Done:
@@ -383,7 +398,7 @@ async def start(
     if is_agent(by):
         planned = await views.find_redrive(app, token)
         if await waits_for_a_person(app, planned, by):
-            raise Refused(
+            raise NeedsApproval(
                 f"{planned.ready:,} events are more than the {await agents_limit(app):,} that {by} may start alone: "
                 f"a person approves first, in the console or with `redrive redrives approve {planned.id}`"
             )

@@ -94,12 +94,17 @@ def _table(found: Sequence[Redriving], now: datetime) -> RenderableType:
             f"{each.delivered:,}",
             f"{each.failed:,}",
             one_line(each.started_by or each.planned_by, 20),
-            one_line(each.reason or each.sentence, 200),
+            one_line(_what(each), 200),
         )
         for each in found
     ]
     columns = ("ID", "STATE", "SINCE", "READY", "DELIVERED", "FAILED", "BY", "WHAT")
     return show.table(columns, rows, wide="WHAT", right="READY", spare=("BY", "SINCE"))
+
+
+def _what(each: Redriving) -> str:
+    waits = "an edited payload waits for approval: " if each.edited and each.state == "planned" else ""
+    return waits + (each.reason or each.sentence)
 
 
 def state_text(state: str) -> Text:
@@ -112,8 +117,26 @@ def show_one(
     ctx: typer.Context, redrive_id: RedriveArgument, output: OutputOption = Output.TABLE, url: UrlOption = None
 ) -> None:
     """Show one redrive: what was planned, by whom and why, and how it stands."""
-    standing, now = run(_with(url_from(ctx, url), redrive_id, _same))
-    show.single(standing, output, views.redriving_json, lambda each: show.facts_sheet(_facts(each, now)))
+    standing, changes, now = run(_shown(url_from(ctx, url), redrive_id))
+
+    def told(each: Redriving) -> dict[str, Any]:
+        return {**views.redriving_json(each), "changes": changes}
+
+    show.single(standing, output, told, lambda each: show.facts_sheet([*_facts(each, now), *_changes(changes)]))
+
+
+async def _shown(url: str, text: str) -> tuple[Redriving, list[dict[str, Any]], datetime]:
+    async with existing(url) as app_:
+        standing = await views.find_redrive(app_, text)
+        found = await views.proposed(app_, standing)
+        return standing, [each.to_json() for each in found[1]] if found else [], app_.clock.now()
+
+
+def _changes(changes: Sequence[Mapping[str, Any]]) -> Iterable[tuple[str, str]]:
+    """Say what an edit would change: that is what a second person agrees with."""
+    for each in changes:
+        before, after = (show.json_text(each[name]) if name in each else "nothing" for name in ("before", "after"))
+        yield "edit", one_line(f"{each['field']}: {before} → {after}", 400)
 
 
 def _facts(each: Redriving, now: datetime) -> Iterable[tuple[str, str | Text | None]]:
@@ -126,7 +149,9 @@ def _facts(each: Redriving, now: datetime) -> Iterable[tuple[str, str | Text | N
     yield "planned", f"{_instant(each.planned_at, now)} by {one_line(each.planned_by, 100)}"
     if each.state == "planned":
         yield "expires", _instant(each.expires_at, now)
-        yield "token", each.token
+        yield ("token", None if each.edited else each.token)
+        if each.edited:
+            yield "waits for", f"the approval of somebody else than {one_line(each.planned_by, 100)}"
     yield "approved", each.approved_by and f"by {one_line(each.approved_by, 100)}"
     if each.started_at is not None:
         yield "started", f"{_instant(each.started_at, now)} by {one_line(each.started_by or '', 100)}"

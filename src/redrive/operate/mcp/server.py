@@ -179,7 +179,7 @@ async def answer(app: Redrive, caller: Caller, request: Request) -> Response:
     manager = StreamableHTTPSessionManager(
         server(app, lambda _ctx: caller), json_response=True, stateless=True, max_request_body_size=len(body) + 1
     )
-    whole = iter([Message({"type": "http.request", "body": body, "more_body": False})])
+    whole: Iterator[Message] = iter([{"type": "http.request", "body": body, "more_body": False}])
     said: list[Message] = []
 
     async def receive() -> Message:

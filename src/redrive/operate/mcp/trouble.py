@@ -24,6 +24,7 @@ _NEXT: Final[tuple[tuple[type[Exception], str], ...]] = (
     (views.Ambiguous, "Give the whole id."),
     (errors.StoreUnavailable, "Call again in a few seconds; nothing was lost."),
     (errors.ConfigurationError, "Tell a person: this has to be put right where Redrive runs."),
+    (errors.NeedsApproval, "Ask a person to approve it; get_redrive tells when they have."),
     (errors.RedriveError, "Look at it again: it may have changed meanwhile."),
 )
 

@@ -47,8 +47,9 @@ async def plan(app: AppOf, caller: CallerOf, wanted: Wanted) -> dict[str, Any]:
 @router.get("/redrives/{redrive_id}")
 @needs(Permission.LOOK)
 async def redrive(app: AppOf, redrive_id: IdPath) -> dict[str, Any]:
-    """Show one redrive: what was planned, by whom and why, and how it stands."""
-    return views.redriving_json(await views.find_redrive(app, redrive_id))
+    """Show one redrive: what was planned, by whom and why, and how it stands; what an edit that waits would change."""
+    standing = await views.find_redrive(app, redrive_id)
+    return {**views.redriving_json(standing), "changes": await masked.proposed(app, standing)}
 
 
 @router.get("/redrives/{redrive_id}/items")
@@ -101,7 +102,7 @@ async def start(app: AppOf, caller: CallerOf, redrive_id: IdPath, how: Start) ->
 @router.post("/redrives/{redrive_id}/approve")
 @needs(Permission.APPROVE)
 async def approve(app: AppOf, caller: CallerOf, redrive_id: IdPath) -> dict[str, Any]:
-    """Agree with somebody else's plan."""
+    """Agree with somebody else's plan. What was edited goes at once; any other plan can then be started."""
     standing = await views.find_redrive(app, redrive_id)
     return views.redriving_json(await actions.approve(app, standing, by=caller.actor))
 
