@@ -7,10 +7,10 @@ import typer
 
 from redrive.app import Redrive
 from redrive.errors import MissingDriver
-from redrive.operate.cli.outcome import Code
 from redrive.operate.cli.serve import place
 from redrive.operate.cli.shared import existing, run
 from redrive.operate.cli.signals import on_signals
+from redrive.operate.mcp.pipes import Wire, wire
 
 
 def mcp(
@@ -27,8 +27,9 @@ def mcp(
 
     An agent looks, replays one event, plans. Redrives of more than a few events wait for a person.
     """
-    server, where = _server(), place(ctx, app)
-    raise typer.Exit(run(_serve(server, where, name)))
+    server = _server()
+    with wire() as pipes:
+        run(_serve(server, place(ctx, app), pipes, name))
 
 
 def _server() -> Any:
@@ -39,9 +40,9 @@ def _server() -> Any:
     return server
 
 
-async def _serve(server: Any, where: str | Redrive, name: str | None) -> int:
+async def _serve(server: Any, where: str | Redrive, pipes: Wire, name: str | None) -> None:
     async with existing(where) as app:
-        serving = asyncio.ensure_future(server.serve_pipes(app, name))
+        serving = asyncio.ensure_future(server.serve_pipes(app, pipes, name))
 
         def stop(_count: int) -> None:
             serving.cancel()
@@ -50,4 +51,3 @@ async def _serve(server: Any, where: str | Redrive, name: str | None) -> int:
             await asyncio.wait([serving])
         if not serving.cancelled():
             serving.result()
-    return Code.DONE
