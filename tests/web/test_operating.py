@@ -223,3 +223,33 @@ async def test_an_app_without_handlers_can_be_served_too(sqlite_url: str) -> Non
 
     assert policy.json()["said_by"]["max_attempts"] == "default"
     assert tried.status_code == 409
+
+
+@pytest.mark.req("B1", "W6", "W10")
+async def test_an_edit_waits_for_a_second_person_over_http(site: Site) -> None:
+    async with site.client(Role.ADMIN) as admin, site.client() as operator, site.client(Role.AGENT) as agent:
+        await admin.put("/api/v1/settings", json={"approval_above": 5, **WHY})
+        found = await operator.get(f"/api/v1/events/{site.dead}")
+        edit = {"set": {"payload.mended": True, "payload.card": "4222222222222222"}, **WHY}
+        done = await operator.post(
+            f"/api/v1/events/{site.dead}/edit", json=edit, headers={"If-Match": found.headers["etag"]}
+        )
+        path = f"/api/v1/redrives/{done.json()['waits_for_approval']}"
+        shown = (await agent.get(path)).json()
+        listed = (await agent.get("/api/v1/redrives")).json()["items"]
+        own = await operator.post(f"{path}/approve")
+        started = await operator.post(f"{path}/start", json={"token": shown["token"], **WHY})
+        approved = await admin.post(f"{path}/approve")
+        await site.app.worker().drain()
+        after = (await operator.get(f"/api/v1/events/{site.dead}")).json()
+
+    assert (done.status_code, done.json()["done"]) == (200, False)
+    assert (shown["state"], shown["edited"], listed[0]["edited"]) == ("planned", True, True)
+    assert shown["changes"] == [
+        {"field": "payload.card", "before": "•••", "after": "•••"},
+        {"field": "payload.mended", "after": True},
+    ]
+    assert "4222" not in str(shown)
+    assert (own.status_code, started.status_code, approved.status_code) == (409, 409, 200)
+    assert (approved.json()["approved_by"], approved.json()["started_by"]) == ("admin-1", "operator-1")
+    assert (after["status"], after["payload"]["mended"]) == ("delivered", True)
