@@ -137,6 +137,8 @@ async def answer(app: Redrive, caller: Caller, request: Request) -> Response:
 
     async with manager.run():
         await manager.handle_request(request.scope, receive, send)
+    if not said:  # the caller has left
+        return Response(status_code=400)
     start, *rest = said
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in start["headers"]}
     headers.pop("content-length", None)
