@@ -30,6 +30,7 @@ __all__ = [
     "EventNotFound",
     "FindingNotFound",
     "Refused",
+    "NeedsApproval",
     "Taken",
     "ReservationLost",
     "BatchNotFound",
