@@ -68,3 +68,13 @@ async def wrong(client: Client, tool: str, **arguments: Any) -> str:
     assert text.type == "text"
     assert "Traceback" not in text.text
     return text.text
+
+
+async def carried(shop: Shop, client: Client, redrive_id: str, state: str) -> dict[str, Any]:
+    """Have a worker carry a redrive on until it stands like this, as the agent sees it."""
+    for _ in range(10):
+        await shop.app.worker().drain()
+        told = await ask(client, "get_redrive", redrive_id=redrive_id)
+        if told["state"] == state:
+            return told
+    raise AssertionError(f"it never was {state}")

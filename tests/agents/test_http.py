@@ -15,7 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from redrive.operate.auth import Role, Tokens
 from redrive.operate.web import redrive_asgi
-from tests.agents.shop import ALL, Shop, ask, wrong
+from tests.agents.shop import ALL, Shop, ask, carried, wrong
 from tests.web.serving import served
 
 pytestmark = pytest.mark.req("O11")
@@ -55,11 +55,7 @@ async def test_the_whole_way_over_http(shop: Shop, mode: str) -> None:
         async with httpx2.AsyncClient(headers=bearer, base_url=address) as person:
             agreed = await person.post(f"/api/v1/redrives/{plan['redrive_id']}/approve")
         started = await ask(client, "start_redrive", **go)
-        for _ in range(10):
-            await shop.app.worker().drain()
-            ended = await ask(client, "get_redrive", redrive_id=plan["redrive_id"])
-            if ended["is_over"]:
-                break
+        ended = await carried(shop, client, plan["redrive_id"], "done")
 
     assert "agent:claude may start alone" in refused
     assert agreed.status_code == 200

@@ -15,7 +15,7 @@ from mcp import Client, StdioServerParameters, stdio_client
 from mcp_types import Implementation
 
 from redrive import Redrive, RetryPolicy, TerminalHandlerError
-from tests.agents.shop import ALL, Shop, ask, wrong
+from tests.agents.shop import ALL, Shop, ask, carried, wrong
 from tests.operate.helpers import environment
 from tests.operate.helpers import redrive as command
 
@@ -62,11 +62,7 @@ async def test_the_whole_way_over_pipes(shop: Shop, store_url: str) -> None:
             refused = await wrong(client, "start_redrive", **go)
             await shop.app.approve((await shop.app.redrivings())[0].id, by="ada")
             started = await ask(client, "start_redrive", **go)
-            for _ in range(10):
-                await shop.app.worker().drain()
-                ended = await ask(client, "get_redrive", redrive_id=plan["redrive_id"])
-                if ended["is_over"]:
-                    break
+            ended = await carried(shop, client, plan["redrive_id"], "done")
 
     assert "agent:Desk-Agent may start alone" in refused
     assert started["started_by"] == "agent:Desk-Agent"

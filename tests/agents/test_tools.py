@@ -11,7 +11,7 @@ from redrive import Redrive, Refused, Status
 from redrive.operate import actions
 from redrive.operate.auth import Caller, How, Role
 from redrive.store.base import EventFilter
-from tests.agents.shop import ALL, CARD, Shop, agent, ask, wrong
+from tests.agents.shop import ALL, CARD, Shop, agent, ask, carried, wrong
 
 pytestmark = pytest.mark.req("O11")
 
@@ -150,11 +150,7 @@ async def test_an_agent_plans_a_person_approves_and_then_it_goes(shop: Shop) -> 
         agreed = await ask(client, "get_redrive", redrive_id=plan["redrive_id"])
         started = await ask(client, "start_redrive", **go)
         repeated = await ask(client, "start_redrive", **go)
-        for _ in range(10):
-            await shop.app.worker().drain()
-            ended = await ask(client, "get_redrive", redrive_id=plan["redrive_id"])
-            if ended["is_over"]:
-                break
+        ended = await carried(shop, client, plan["redrive_id"], "done")
 
     assert (plan["ready"], plan["needs_approval"], plan["parts"][0]["count"]) == (12, True, 12)
     assert plan["redrive_id"] in plan["next"]
@@ -214,11 +210,7 @@ async def test_a_ramp_that_halts_says_so(shop: Shop) -> None:
     async with agent(shop.app) as client:
         plan = await ask(client, "plan_redrive", selection="type:order.paid")
         await ask(client, "start_redrive", token=plan["token"], reason="hope")
-        for _ in range(10):
-            await shop.app.worker().drain()
-            told = await ask(client, "get_redrive", redrive_id=plan["redrive_id"])
-            if told["state"] == "halted":
-                break
+        told = await carried(shop, client, plan["redrive_id"], "halted")
 
     assert (told["state"], told["failed_same"], told["untouched"]) == ("halted", 1, 2)
     assert "Only a person" in told["next"]
