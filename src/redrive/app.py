@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, Self, TypeVar, Unpack
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
-from redrive import caller, dependency, group, notice, ordering, override, redrive, replay, tracing
+from redrive import caller, dependency, group, notice, ordering, override, redrive, replay, revision, tracing
 from redrive.attention import Matter, attention
 from redrive.batch import Batches
 from redrive.classify import DEFAULT_RULES, Rule
@@ -21,7 +21,14 @@ from redrive.deliver import DeadLetterHook, Handler, RetryHook, handler_from
 from redrive.dependency import Circuit, Dependency
 from redrive.duration import parse_duration, span
 from redrive.duty import Duty
-from redrive.errors import ConfigurationError, EventNotFound, MissingDriver, PayloadInvalid, Refused
+from redrive.errors import (
+    ConfigurationError,
+    EventNotFound,
+    MissingDriver,
+    NeedsApproval,
+    PayloadInvalid,
+    Refused,
+)
 from redrive.event import COMPENSATE, Event, NewEvent, Options, Published, TrailEntry
 from redrive.group import Group
 from redrive.inbox import Work
@@ -41,6 +48,7 @@ from redrive.redrive import Plan, Redriving, Release
 from redrive.replay import check_actor, check_reason
 from redrive.reserve import Reservations
 from redrive.retention import Retention
+from redrive.revision import Revision
 from redrive.schedule import Schedules
 from redrive.selection import dead_letters, parse
 from redrive.selfcheck import SelfCheck
@@ -695,11 +703,13 @@ class Redrive:
         It goes on after the steps it has finished; ``from_start`` forgets them. One whose steps were undone starts anew
         by itself; while they are being undone it is refused.
         With ``payload`` it goes with an edited one: checked against today's handler, the original kept as a revision.
-        Identity (id, keys, correlation, causation) cannot be edited. With the ``cycle`` of the event that was edited
-        it is refused when somebody else has replayed it since.
+        Identity (id, keys, correlation, causation) cannot be edited. With the ``cycle`` of the event that you have seen
+        it is refused when somebody else has replayed it since. Where redrives need approval, an edit does: propose it.
         """
         await self.open()
-        text = None if payload is UNCHANGED else await self._edited(event_id, payload)
+        if payload is not UNCHANGED and await redrive.approval_limit(self._store, self.approval_above) is not None:
+            raise NeedsApproval("an edited payload needs a second person here: app.propose(…), and somebody approves")
+        text = None if payload is UNCHANGED else (await self._edited(event_id, payload))[1]
         await replay.replay(
             self._store,
             event_id,
@@ -711,7 +721,22 @@ class Redrive:
             from_start=from_start,
         )
 
-    async def _edited(self, event_id: UUID, payload: Any) -> str:
+    async def propose(
+        self, event_id: UUID, payload: Any, *, by: str, reason: str, generation: int | None = None,
+        cycle: int | None = None, from_start: bool = False,
+    ) -> Redriving:  # fmt: skip
+        """Propose to replay a dead letter with an edited payload: it goes when somebody else approves."""
+        await self.open()
+        if generation is not None:
+            check_whole(generation, "generation")
+        who, why = check_actor(by, "replay"), check_reason(reason, "replay")
+        event, text = await self._edited(event_id, payload)
+        edit = Revision(event_id, event.cycle if cycle is None else cycle, text)
+        return await revision.propose(
+            self._store, self.clock.new_id(), edit, by=who, reason=why, generation=generation, from_start=from_start
+        )
+
+    async def _edited(self, event_id: UUID, payload: Any) -> tuple[Event, str]:
         text = encode(payload, self.limits)
         event = await self._store.event(event_id)
         if event is None:
@@ -722,7 +747,7 @@ class Redrive:
                 handler.decoder(text)
             except PayloadInvalid as error:
                 raise Refused(f"the edited payload does not fit {handler.name}: {error}") from error
-        return text
+        return event, text
 
     async def shadow(self, event_id: UUID, *, force: bool = False) -> Shadow:
         """Run the handler on an event in a transaction that is always rolled back; say how it would end."""
@@ -784,9 +809,12 @@ class Redrive:
         return [redrive.redriving_from(row) for row in rows]
 
     async def approve(self, redrive_id: UUID, *, by: str) -> Redriving:
-        """Agree with a plan as a second person."""
+        """Agree with a plan as a second person. An edited payload goes at once; a plan can then be started."""
         await self.open()
-        return await redrive.approve(self._store, redrive_id, by=check_actor(by, "approve"))
+        who = check_actor(by, "approve")
+        if (await redrive.get(self._store, redrive_id)).edited:
+            return await revision.approve(self._store, redrive_id, by=who)
+        return await redrive.approve(self._store, redrive_id, by=who)
 
     async def pause(self, redrive_id: UUID, *, by: str, reason: str) -> Redriving:
         """Release nothing more until ``resume``."""

@@ -21,6 +21,7 @@ from redrive.errors import Refused
 from redrive.event import THROTTLE
 from redrive.instant import from_micros, iso
 from redrive.redrive import DIGEST_SHOWN
+from redrive.setting import AGENTS_ABOVE, AGENTS_ALONE
 from redrive.store.base import Session, Store
 
 SHOWN: Final = 20
@@ -370,8 +371,9 @@ def _hook(target: str, hook: str, rows: Sequence[Mapping[str, Any]]) -> Matter:
 
 async def _redrives(look: Look) -> list[Matter]:
     rows = await look.store.ask(
-        "attention_redrives", approval=await _approval(look), planning=PLANNING_SECONDS, limit=_LOOKED
-    )
+        "attention_redrives", approval=await _approval(look), agents=await _agents(look), planning=PLANNING_SECONDS,
+        limit=_LOOKED,
+    )  # fmt: skip
     told = [_redrive(row) for row in rows if not _is_short_pause(look, row)]
     return _few(told, "redrive", "redrives stand still", "redrive redrives ls")
 
@@ -381,6 +383,12 @@ async def _approval(look: Look) -> int | None:
     rows = await look.store.ask("setting_get", name="approval_above")
     limits = [look.approval_above, json.loads(rows[0]["value"]) if rows else None]
     return min((each for each in limits if each is not None), default=None)
+
+
+async def _agents(look: Look) -> int:
+    """Above how many events an agent needs a person."""
+    rows = await look.store.ask("setting_get", name=AGENTS_ABOVE)
+    return int(json.loads(rows[0]["value"])) if rows else AGENTS_ALONE
 
 
 def _is_short_pause(look: Look, row: Mapping[str, Any]) -> bool:
@@ -400,6 +408,9 @@ def _redrive(row: Mapping[str, Any]) -> Matter:
     elif row["state"] == "planning":
         said = f"A plan of {row['planned_by']} was never finished: whoever made it is gone. Drop it, and plan again."
         act, urgency, since = f"redrive redrives abort {id_} --reason {_WHY}", Urgency.KNOW, row["planned_at"]
+    elif row["edited"]:
+        said = f"A payload that {row['planned_by']} has edited waits for the approval of somebody else."
+        act, since = f"redrive redrives approve {id_}", row["planned_at"]
     elif row["approved_by"] is None:
         said = f"A plan of {row['planned_by']} to redrive {events} waits for the approval of somebody else."
         act, since = f"redrive redrives approve {id_}", row["planned_at"]

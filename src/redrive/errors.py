@@ -30,6 +30,7 @@ __all__ = [
     "EventNotFound",
     "FindingNotFound",
     "Refused",
+    "NeedsApproval",
     "Taken",
     "ReservationLost",
     "BatchNotFound",
@@ -132,6 +133,10 @@ class FindingNotFound(NotFound):
 
 class Refused(RedriveError):
     """The event's state does not allow this."""
+
+
+class NeedsApproval(Refused):
+    """A person, or a second one, has to approve this first."""
 
 
 class Taken(Refused):

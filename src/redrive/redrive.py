@@ -20,7 +20,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from redrive.duty import Tick
-from redrive.errors import ConfigurationError, Refused, StoreUnavailable
+from redrive.errors import ConfigurationError, NeedsApproval, Refused, StoreUnavailable
 from redrive.event import Priority
 from redrive.instant import from_micros
 from redrive.logs import log
@@ -82,6 +82,7 @@ class Redriving:
     reason: str | None
     generation: int | None
     from_start: bool
+    edited: bool
     rate: float | None
     max_in_flight: int
     ramp: tuple[int, ...]
@@ -182,7 +183,7 @@ async def plan(
         facts = {"redrive": str(redrive_id), "events": draft.ready, "selection": selection}
         await tx.note("redrive-planned", by, facts)
         known = await tx.run("redrive_parts", fingerprints=draft.largest)
-        planned = await _get(tx, redrive_id)
+        planned = await get_in(tx, redrive_id)
     return Plan(planned, draft.ineligible, draft.parts(known))
 
 
@@ -272,7 +273,7 @@ async def start(
     release.check()
     redrive_id, digest = _read(token)
     async with store.transaction() as tx:
-        planned = await _get(tx, redrive_id)
+        planned = await get_in(tx, redrive_id)
         _check_start(planned, digest, await _approval_limit(tx, approval_above))
         values: dict[str, Any] = {
             "id": redrive_id, "digest": planned.digest, "by": by, "reason": reason, "generation": generation,
@@ -283,12 +284,20 @@ async def start(
             raise Refused(f"redrive {redrive_id} cannot be started any more: plan it again")
         facts = {"redrive": str(redrive_id), "reason": reason, "events": planned.ready, "what": planned.sentence}
         await tx.note("redrive-started", by, facts)
-        return await _get(tx, redrive_id)
+        return await get_in(tx, redrive_id)
+
+
+async def approval_limit(store: Store, own: int | None) -> int | None:
+    """Say above how many events a second person is needed, if at all."""
+    return _stricter(own, await store.ask("setting_get", name="approval_above"))
 
 
 async def _approval_limit(tx: Transaction, own: int | None) -> int | None:
+    return _stricter(own, await tx.run("setting_get", name="approval_above"))
+
+
+def _stricter(own: int | None, rows: Sequence[Mapping[str, Any]]) -> int | None:
     """Take the stricter of what the database says for everybody and what this app says."""
-    rows = await tx.run("setting_get", name="approval_above")
     limits = [own, json.loads(rows[0]["value"]) if rows else None]
     return min((each for each in limits if each is not None), default=None)
 
@@ -296,6 +305,11 @@ async def _approval_limit(tx: Transaction, own: int | None) -> int | None:
 def _check_start(planned: Redriving, digest: str, approval_above: int | None) -> None:
     if not digest or not planned.digest.startswith(digest):
         raise Refused("this token is not of this plan: use the token that `plan` printed, or plan again")
+    if planned.edited and planned.state == "planned":
+        raise NeedsApproval(
+            f"an edited payload goes when somebody else than {planned.planned_by} approves it: "
+            f"`redrive redrives approve {planned.id}`"
+        )
     if planned.state == "planning":
         raise Refused(f"redrive {planned.id} is still being planned; if whoever planned it is gone, plan again")
     if planned.state != "planned":
@@ -305,28 +319,33 @@ def _check_start(planned: Redriving, digest: str, approval_above: int | None) ->
     if planned.ready == 0:
         raise Refused("nothing in this plan is ready to go")
     if approval_above is not None and planned.ready > approval_above and planned.approved_by is None:
-        raise Refused(
+        raise NeedsApproval(
             f"{planned.ready} events are more than the {approval_above} that need no second person: "
             f"somebody else approves first (`redrive redrives approve {planned.id}`)"
         )
 
 
+def check_second_person(planned: Redriving, by: str) -> None:
+    """Refuse an approval by whoever planned it."""
+    if planned.planned_by == by:
+        raise Refused(f"{by} planned this redrive: the approval must come from somebody else")
+
+
 async def approve(store: Store, redrive_id: UUID, *, by: str) -> Redriving:
     """Agree with a plan as a second person."""
     async with store.transaction() as tx:
-        planned = await _get(tx, redrive_id)
-        if planned.planned_by == by:
-            raise Refused(f"{by} planned this redrive: the approval must come from somebody else")
+        planned = await get_in(tx, redrive_id)
+        check_second_person(planned, by)
         if not await tx.run("redrive_approve", id=redrive_id, by=by):
             raise Refused(f"redrive {redrive_id} is {planned.state}: only a plan can be approved")
         await tx.note("redrive-approved", by, {"redrive": str(redrive_id), "events": planned.ready})
-        return await _get(tx, redrive_id)
+        return await get_in(tx, redrive_id)
 
 
 async def stop(store: Store, redrive_id: UUID, *, to: str, by: str, reason: str) -> Redriving:
     """Pause or abort. What was not released stays what it was."""
     async with store.transaction() as tx:
-        standing = await _get(tx, redrive_id)
+        standing = await get_in(tx, redrive_id)
         if not await tx.run("redrive_stop", id=redrive_id, to=to, by=by, reason=reason):
             raise Refused(f"redrive {redrive_id} is {standing.state}: it cannot be {to}")
         await tx.note(
@@ -334,23 +353,25 @@ async def stop(store: Store, redrive_id: UUID, *, to: str, by: str, reason: str)
         )
         if to == "aborted" and standing.outstanding == 0:
             await tx.run("redrive_resolve", id=redrive_id, by=by)
-        return await _get(tx, redrive_id)
+        if standing.edited:
+            await tx.run("revision_drop", id=redrive_id)
+        return await get_in(tx, redrive_id)
 
 
 async def resume(store: Store, redrive_id: UUID, *, by: str) -> Redriving:
     """Go on after a pause or a halt; a halted ramp goes on with its next stage."""
     async with store.transaction() as tx:
-        standing = await _get(tx, redrive_id)
+        standing = await get_in(tx, redrive_id)
         if not await tx.run("redrive_resume", id=redrive_id):
             raise Refused(f"redrive {redrive_id} is {standing.state}: only a paused or halted one can be resumed")
         await tx.note("redrive-resumed", by, {"redrive": str(redrive_id), "was": standing.state})
-        return await _get(tx, redrive_id)
+        return await get_in(tx, redrive_id)
 
 
 async def get(store: Store, redrive_id: UUID) -> Redriving:
     """Read one redrive as it stands."""
     async with store.transaction() as tx:
-        return await _get(tx, redrive_id)
+        return await get_in(tx, redrive_id)
 
 
 async def tick(store: Store, *, chain: str) -> Tick:
@@ -375,7 +396,7 @@ async def tick(store: Store, *, chain: str) -> Tick:
 async def _carry_on(tx: Transaction, redrive_id: UUID, chain: str) -> Sequence[tuple[UUID, str | None]]:
     """Note what has ended, open or close the gate, let the next members go; return those, and why one was skipped."""
     await tx.note_outcomes(redrive_id)
-    standing = await _get(tx, redrive_id)
+    standing = await get_in(tx, redrive_id)
     if standing.state != "running":  # stopped: what had been released still comes to its outcome
         if standing.state == "aborted" and standing.outstanding == 0:
             await tx.run("redrive_resolve", id=redrive_id, by=standing.started_by)
@@ -440,7 +461,8 @@ async def _metered(tx: Transaction, standing: Redriving) -> int:
     return allowed
 
 
-async def _get(tx: Transaction, redrive_id: UUID) -> Redriving:
+async def get_in(tx: Transaction, redrive_id: UUID) -> Redriving:
+    """Read one redrive inside a transaction."""
     rows = await tx.run("redrive_get", id=redrive_id)
     if not rows:
         raise Refused(f"there is no redrive {redrive_id}: `redrive redrives ls` lists them")
@@ -454,6 +476,7 @@ def redriving_from(row: Mapping[str, Any]) -> Redriving:
         values[name] = _at(values[name])
     values["id"] = UUID(str(row["id"]))
     values["from_start"] = bool(row["from_start"])
+    values["edited"] = bool(row["edited"])
     values["ramp"] = tuple(json.loads(row["ramp"]) if isinstance(row["ramp"], str) else row["ramp"])
     return Redriving(**values)
 

@@ -14,6 +14,9 @@ from redrive.instant import from_micros
 from redrive.store.base import Store
 
 APPROVAL_ABOVE: Final = "approval_above"
+AGENTS_ABOVE: Final = "agents_above"
+AGENTS_ALONE: Final = 10
+"""How many events a redrive may have that an agent starts alone, while nobody has said otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

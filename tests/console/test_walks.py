@@ -308,6 +308,56 @@ def test_a_large_redrive_waits_for_a_second_person(desk: Desk) -> None:
     expect(page.locator("#start")).to_be_visible()  # hers has heard of it, too
 
 
+def test_an_edited_payload_waits_for_a_second_person_who_sees_what_changes(desk: Desk) -> None:
+    from redrive.operate import actions
+
+    async def publish() -> str:
+        payload = {"product": "lamp", "card": "4111111111111111", "mended": False}
+        return str((await desk.app.publish("order.refused", payload)).id)
+
+    event_id = desk.call(publish)
+    desk.drain()
+    desk.call(actions.set_approval, desk.app, 100, by="boss", reason="four eyes")
+    page = desk.sit()
+    page.goto(f"{desk.site.url}/events/{event_id}/edit")
+    page.get_by_label("Payload").fill('{"product": "lamp", "card": "•••", "mended": true}')
+    page.get_by_role("button", name="See what changes").click()
+    page.get_by_label("Reason").fill("found the lamp")
+    page.get_by_role("button", name="Replay").click()
+    expect(page.locator("#approval")).to_contain_text("You have edited it")
+    expect(page.get_by_role("button", name="Approve")).to_have_count(0)
+
+    other = desk.sit("grace")
+    other.goto(desk.site.url + "/redrives")
+    expect(other.locator("#list")).to_contain_text("waits for approval")
+    other.goto(page.url)
+    expect(other.locator("#diff")).to_contain_text("payload.mended")
+    other.get_by_role("button", name="Approve, and replay it").click()
+    expect(other.locator("#state")).to_contain_text("approved by grace")
+    desk.drain()
+
+    assert event(desk, event_id).payload == {"product": "lamp", "card": "4111111111111111", "mended": True}
+
+
+@pytest.mark.req("B8")
+def test_a_person_approves_what_an_agent_has_planned(desk: Desk) -> None:
+    from redrive.operate import actions
+
+    orders(desk, 3)
+    desk.call(actions.set_agents_limit, desk.app, 2, by="boss", reason="look first")
+    plan = desk.call(actions.plan, desk.app, "type:order.paid", by="agent:claude")
+    assert plan is not None
+    page = desk.sit()
+    page.goto(f"{desk.site.url}/redrives/{plan.redrive.id}")
+
+    expect(page.locator("#asked")).to_contain_text("agent:claude asks for approval")
+    expect(page.locator("#start")).to_be_visible()
+    page.get_by_role("button", name="Approve 3 events").click()
+
+    expect(page.locator("#state")).to_contain_text("approved by ada")
+    expect(page.locator("#asked")).to_have_count(0)
+
+
 def test_problems_are_looked_for_when_the_page_is_opened(desk: Desk) -> None:
     orders(desk, 2)
     page = desk.sit()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from redrive import Redrive, RetryPolicy, TerminalHandlerError
-from redrive.operate import auth
 from redrive.operate.auth import Role
 from tests.web.conftest import Site, made
 
@@ -44,11 +43,11 @@ async def test_a_redrive_is_planned_approved_started_and_reported(site: Site) ->
     assert [each["id"] for each in listed] == [plan["redrive"]["id"]]
 
 
-@pytest.mark.req("W6")
-async def test_an_agent_starts_small_redrives_alone_and_larger_ones_when_a_person_agrees(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(auth, "AGENT_LIMIT", 1)
+@pytest.mark.req("B8", "W6")
+async def test_an_agent_starts_small_redrives_alone_and_larger_ones_when_a_person_agrees(site: Site) -> None:
+    async with site.client(Role.ADMIN) as admin:
+        said = await admin.put("/api/v1/settings", json={"agents_above": 1, "reason": "be careful"})
+    assert said.json() == {"approval_above": None, "agents_above": 1}
     await site.app.publish("order.bad", {"id": 3})
     await site.app.worker().drain()
     async with site.client(Role.AGENT) as agent, site.client(Role.OPERATOR) as person:
@@ -224,3 +223,33 @@ async def test_an_app_without_handlers_can_be_served_too(sqlite_url: str) -> Non
 
     assert policy.json()["said_by"]["max_attempts"] == "default"
     assert tried.status_code == 409
+
+
+@pytest.mark.req("B1", "W6", "W10")
+async def test_an_edit_waits_for_a_second_person_over_http(site: Site) -> None:
+    async with site.client(Role.ADMIN) as admin, site.client() as operator, site.client(Role.AGENT) as agent:
+        await admin.put("/api/v1/settings", json={"approval_above": 5, **WHY})
+        found = await operator.get(f"/api/v1/events/{site.dead}")
+        edit = {"set": {"payload.mended": True, "payload.card": "4222222222222222"}, **WHY}
+        done = await operator.post(
+            f"/api/v1/events/{site.dead}/edit", json=edit, headers={"If-Match": found.headers["etag"]}
+        )
+        path = f"/api/v1/redrives/{done.json()['waits_for_approval']}"
+        shown = (await agent.get(path)).json()
+        listed = (await agent.get("/api/v1/redrives")).json()["items"]
+        own = await operator.post(f"{path}/approve")
+        started = await operator.post(f"{path}/start", json={"token": shown["token"], **WHY})
+        approved = await admin.post(f"{path}/approve")
+        await site.app.worker().drain()
+        after = (await operator.get(f"/api/v1/events/{site.dead}")).json()
+
+    assert (done.status_code, done.json()["done"]) == (200, False)
+    assert (shown["state"], shown["edited"], listed[0]["edited"]) == ("planned", True, True)
+    assert shown["changes"] == [
+        {"field": "payload.card", "before": "•••", "after": "•••"},
+        {"field": "payload.mended", "after": True},
+    ]
+    assert "4222" not in str(shown)
+    assert (own.status_code, started.status_code, approved.status_code) == (409, 409, 200)
+    assert (approved.json()["approved_by"], approved.json()["started_by"]) == ("admin-1", "operator-1")
+    assert (after["status"], after["payload"]["mended"]) == ("delivered", True)

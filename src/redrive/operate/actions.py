@@ -12,16 +12,17 @@ from uuid import UUID
 
 from redrive import group, letters, setting
 from redrive.app import UNCHANGED, Redrive
-from redrive.errors import EventNotFound, Refused
+from redrive.errors import EventNotFound, NeedsApproval, Refused
 from redrive.event import Event, Published, Status
 from redrive.group import Group
 from redrive.instant import from_micros
 from redrive.operate import views
+from redrive.operate.auth import is_agent
 from redrive.payload import check_whole
 from redrive.redrive import Plan, Redriving, Release
 from redrive.replay import Mark, check_actor, check_reason, mark
 from redrive.selection import Selection, dead_letters, live, parse
-from redrive.setting import APPROVAL_ABOVE, Setting
+from redrive.setting import AGENTS_ABOVE, AGENTS_ALONE, APPROVAL_ABOVE, Setting
 from redrive.shadow import Shadow
 from redrive.store.base import EventFilter, Purge
 
@@ -42,11 +43,12 @@ _CANCEL_ROUNDS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How an act on one event went; ``refused`` says why it was not done."""
+    """How an act on one event went; ``refused`` says why it was not done, ``waits`` for whose approval it waits."""
 
     event: Event
     verb: Verb
     refused: str = ""
+    waits: Redriving | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain dict."""
@@ -55,8 +57,9 @@ class Done:
             "type": self.event.type,
             "target": self.event.target,
             "action": self.verb,
-            "done": not self.refused,
+            "done": not self.refused and self.waits is None,
             "refused": self.refused or None,
+            "waits_for_approval": None if self.waits is None else str(self.waits.id),
         }
 
 
@@ -70,13 +73,19 @@ async def replay(
     app: Redrive, events: Sequence[Event], *, by: str, reason: str, generation: int | None = None,
     payloads: Mapping[UUID, Any] | None = None, from_start: bool = False,
 ) -> list[Done]:  # fmt: skip
-    """Replay each of the events, those in ``payloads`` with an edited one."""
+    """Replay each of the events, those in ``payloads`` with an edited one.
+
+    Where redrives need approval, what was edited waits for a second person.
+    """
     limit = await approval_limit(app)
     if limit is not None and len(events) > limit:
-        raise Refused(
+        raise NeedsApproval(
             f"{len(events):,} events are more than the {limit:,} that need no second person: "
             "`redrive plan` makes a plan of them that somebody else can approve"
         )
+    if limit is not None and payloads is not None:
+        how = {"by": by, "reason": reason, "generation": generation, "from_start": from_start}
+        return [await _proposed(app, event, payloads[event.id], **how) for event in events]
     return [
         await _done(
             event, "replay",
@@ -86,6 +95,13 @@ async def replay(
         )
         for event in events
     ]  # fmt: skip
+
+
+async def _proposed(app: Redrive, event: Event, payload: Any, **how: Any) -> Done:
+    try:
+        return Done(event, "replay", waits=await app.propose(event.id, payload, cycle=event.cycle, **how))
+    except (Refused, EventNotFound) as error:
+        return Done(event, "replay", str(error))
 
 
 async def _done(event: Event, verb: Verb, doing: Awaitable[None]) -> Done:
@@ -358,6 +374,8 @@ def _sum(one: Purge, two: Purge) -> Purge:
 
 async def plan(app: Redrive, selection: str, *, by: str, unsafe: bool = False) -> Plan | None:
     """Plan a redrive; nothing, and nothing is written down, when no dead letter is meant."""
+    if unsafe and is_agent(by):
+        raise Refused("whether what is not safe to retry goes again is for a person to say: leave unsafe out")
     await app.open()
     wanted = views.narrowed(app, EventFilter(status=Status.FAILED, limit=1), parse(selection))
     if not await app.events(replace(wanted, discarded=False)):
@@ -374,15 +392,15 @@ async def plan_story(app: Redrive, planned: Plan) -> views.PlanStory:
 
 async def start(
     app: Redrive, token: str, *, by: str, reason: str, release: Release, generation: int | None = None,
-    from_start: bool = False, at_most: int | None = None,
+    from_start: bool = False,
 ) -> Redriving:  # fmt: skip
-    """Start a planned redrive; one of more than ``at_most`` events needs a second person, whatever else is said."""
-    if at_most is not None:
+    """Start a planned redrive; an agent starts more than a few events only when a person has approved it."""
+    if is_agent(by):
         planned = await views.find_redrive(app, token)
-        if planned.ready > at_most and planned.approved_by is None:
-            raise Refused(
-                f"{planned.ready:,} events are more than the {at_most:,} that {by} may start alone: "
-                f"somebody approves first (`redrive redrives approve {planned.id}`)"
+        if await waits_for_a_person(app, planned, by):
+            raise NeedsApproval(
+                f"{planned.ready:,} events are more than the {await agents_limit(app):,} that {by} may start alone: "
+                f"a person approves first, in the console or with `redrive redrives approve {planned.id}`"
             )
     return await app.start(token, by=by, reason=reason, release=release, generation=generation, from_start=from_start)
 
@@ -392,6 +410,36 @@ async def approval_limit(app: Redrive) -> int | None:
     found = await approval(app)
     limits = [app.approval_above, None if found is None else found.value]
     return min((each for each in limits if each is not None), default=None)
+
+
+async def agents_limit(app: Redrive) -> int:
+    """Say how many events a redrive may have that an agent starts alone."""
+    await app.open()
+    found = await setting.get(app.store, AGENTS_ABOVE)
+    return AGENTS_ALONE if found is None else int(found.value)
+
+
+async def set_agents_limit(app: Redrive, above: int, *, by: str, reason: str) -> Setting:
+    """Say for everybody above how many events an agent needs a person to start a redrive; 0: for every one."""
+    if check_whole(above, "above") < 0:
+        raise Refused("the least that can be said is 0: then an agent starts nothing alone")
+    await app.open()
+    who, why = check_actor(by, "set"), check_reason(reason, "set")
+    return await setting.put(app.store, AGENTS_ABOVE, above, by=who, reason=why)
+
+
+async def waits_for_a_person(app: Redrive, planned: Redriving, by: str) -> bool:
+    """Say whether somebody may start a plan only when a person has approved it, because they are an agent."""
+    if not is_agent(by) or planned.state != "planned" or planned.approved_by is not None:
+        return False
+    return planned.ready > await agents_limit(app)
+
+
+async def approve(app: Redrive, standing: Redriving, *, by: str) -> Redriving:
+    """Agree with somebody else's plan; that is for people."""
+    if is_agent(by):
+        raise Refused(f"{by} is an agent: a person approves, in the console or with `redrive redrives approve`")
+    return await app.approve(standing.id, by=by)
 
 
 async def approval(app: Redrive) -> Setting | None:
@@ -417,7 +465,9 @@ async def pause(app: Redrive, standing: Redriving, *, by: str, reason: str) -> R
 
 
 async def resume(app: Redrive, standing: Redriving, *, by: str) -> Redriving:
-    """Go on after a pause or a halt."""
+    """Go on after a pause or a halt, which a person has to judge."""
+    if is_agent(by):
+        raise Refused(f"{by} is an agent: what stands still goes on when a person resumes it")
     if standing.started_at is None:
         raise Refused(f"redrive {standing.id} was never started: `redrive run` starts it, with the token of its plan")
     return await app.resume(standing.id, by=by)

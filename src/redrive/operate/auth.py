@@ -26,8 +26,8 @@ from redrive.replay import check_actor
 
 PREFIX: Final = "rdv_"
 DEFAULT_EXPIRY: Final = "90d"
-AGENT_LIMIT: Final = 10
-"""A redrive of more events is started by an agent only when a person has approved it."""
+AGENT: Final = "agent:"
+"""How the name of an agent begins on the trail; no token and no proxy can name anybody like that."""
 
 SIGN_IN_SECONDS: Final = 43_200.0
 REMEMBERED_SECONDS: Final = 5.0
@@ -108,6 +108,7 @@ class How(StrEnum):
     COOKIE = "cookie"
     PROXY = "proxy"
     OPEN = "open"
+    PIPE = "pipe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,16 +123,16 @@ class Caller:
     @property
     def actor(self) -> str:
         """The name on the trail."""
-        return f"agent:{self.name}" if self.role is Role.AGENT else self.name
-
-    @property
-    def most_redriven(self) -> int | None:
-        """How many events a redrive may have that the caller starts alone; nothing: as many as anybody."""
-        return AGENT_LIMIT if self.role is Role.AGENT else None
+        return f"{AGENT}{self.name}" if self.role is Role.AGENT else self.name
 
     def may(self, permission: Permission) -> bool:
         """Say whether the role allows it."""
         return permission in ALLOWED[self.role]
+
+
+def is_agent(actor: str) -> bool:
+    """Say whether this is an agent, for whom people decide."""
+    return actor.startswith(AGENT)
 
 
 ANYBODY: Final = Caller("anybody", Role.VIEWER, How.OPEN)

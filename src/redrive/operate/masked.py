@@ -22,6 +22,7 @@ from redrive.operate.auth import Caller, Forbidden, Permission
 from redrive.operate.views import GroupStory, Report, Standing, Step, entry_json, group_json, plain, skew_json
 from redrive.ordering import HeldKey
 from redrive.payload import decode
+from redrive.redrive import Redriving
 from redrive.replay import check_reason
 from redrive.selection import Selection
 from redrive.steps import StepRecord
@@ -229,6 +230,22 @@ def entry(app: Redrive, found: TrailEntry, secrets: Iterable[str] = ()) -> dict[
     if found.event_id is not None:
         told["detail"] = app.mask.everywhere(told["detail"], secrets=secrets)
     return told
+
+
+async def proposed(app: Redrive, standing: Redriving) -> list[dict[str, Any]]:
+    """Show what an edit that waits for approval would change."""
+    found = await views.proposed(app, standing)
+    if found is None:
+        return []
+    edited, changes = found
+    return [_change(app, each.to_json(), secrets_of(app, edited)) for each in changes]
+
+
+def _change(app: Redrive, told: dict[str, Any], secrets: set[str]) -> dict[str, Any]:
+    if any(app.mask.hides(part) for part in str(told["field"]).split(".")):
+        return {name: value if name == "field" else HIDDEN for name, value in told.items()}
+    shown: dict[str, Any] = app.mask.everywhere(told, secrets=secrets)
+    return shown
 
 
 def _skew(app: Redrive, told: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
+from redrive import revision
 from redrive.app import Redrive
 from redrive.attention import Urgency
 from redrive.dependency import Dependency
@@ -20,6 +21,8 @@ from redrive.errors import EventNotFound, NotFound, RedriveError
 from redrive.event import Event, FailureCycle, Status, TrailEntry
 from redrive.group import Group, Skew, skew
 from redrive.instant import from_micros, iso
+from redrive.operate.edit import Difference, differences
+from redrive.payload import decode
 from redrive.redrive import Plan, Redriving, redriving_from
 from redrive.selection import Selection, parse
 from redrive.store import listing
@@ -443,6 +446,17 @@ async def find_redrive(app: Redrive, text: str) -> Redriving:
         many = f"more than {CANDIDATES}" if len(found) > CANDIDATES else str(len(found))
         raise Ambiguous(f"{many} redrives begin with {digits}: give more of the id", found[:CANDIDATES])
     return found[0]
+
+
+async def proposed(app: Redrive, standing: Redriving) -> tuple[Event, list[Difference]] | None:
+    """Say which fields an edit that waits for approval would change, and of which event."""
+    if not standing.edited:
+        return None
+    found = await revision.waiting(app.store, standing.id)
+    event = None if found is None else await app.event(found.event_id)
+    if found is None or event is None:
+        return None
+    return event, differences(event.payload, decode(found.payload))
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,6 +153,7 @@ class Transaction(Protocol):
         self, redrive_id: UUID, *, limit: int, stage: int, priority: int | None, chain: str
     ) -> list[tuple[UUID, str | None]]: ...
     async def note_outcomes(self, redrive_id: UUID) -> None: ...
+    async def revise(self, event_id: UUID, payload: str, *, by: str, reason: str, cycle: int) -> bool: ...
     async def note(self, kind: str, actor: str, facts: Mapping[str, Any], event_id: UUID | None = None) -> None: ...
     async def record(self, entries: Sequence[Entry]) -> None: ...
 
@@ -231,6 +232,11 @@ def seconds_of(instant: Any) -> float:
 def edited_meanwhile(event_id: UUID) -> str:
     """Explain why an edit was not taken."""
     return f"event {event_id} was replayed by somebody else while it was edited: look at it again, and edit it anew"
+
+
+def replayed_meanwhile(event_id: UUID) -> str:
+    """Explain why a replay was not taken."""
+    return f"event {event_id} was replayed by somebody else meanwhile: look at it again"
 
 
 def judge_schema(place: str, found: int, newest: int) -> None:

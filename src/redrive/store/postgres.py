@@ -48,6 +48,7 @@ from redrive.store.base import (
     edited_meanwhile,
     event_from,
     judge_schema,
+    replayed_meanwhile,
 )
 from redrive.store.refusal import STATES
 from redrive.store.rows import (
@@ -415,7 +416,7 @@ class PostgresStore:
     ) -> None:  # fmt: skip
         """Replay a dead letter, with an edited payload if one is given: both or neither.
 
-        An edit made of the payload of an earlier ``cycle`` is refused: it would undo what somebody else has edited.
+        One that is meant for an earlier ``cycle`` is refused: somebody else has replayed it since, perhaps edited it.
         """
         values: dict[str, Any] = {
             "id": event_id, "generation": generation, "by": by, "reason": reason, "from_start": from_start,
@@ -429,7 +430,16 @@ class PostgresStore:
                     if not revised:
                         raise Refused(edited_meanwhile(event_id))
             return
-        await self._fetch("replay", **values, now=self._now())
+        if cycle is None:
+            await self._fetch("replay", **values, now=self._now())
+            return
+        with translating(self._place):
+            async with self.transaction() as tx:
+                await tx.run("replay", **values)
+                # Looked at afterwards: the function locks in an order that a lock before it would turn round.
+                (row,) = await tx.run("event_cycle", id=event_id)
+                if row["cycle"] != cycle + 1:
+                    raise Refused(replayed_meanwhile(event_id))
 
     async def cancel(self, event_id: UUID, *, by: str, reason: str) -> None:
         await self._fetch("cancel", id=event_id, by=by, reason=reason, now=self._now())
@@ -744,6 +754,9 @@ class PostgresTransaction:
 
     async def note_outcomes(self, redrive_id: UUID) -> None:
         await self.run("redrive_outcomes", id=redrive_id)
+
+    async def revise(self, event_id: UUID, payload: str, *, by: str, reason: str, cycle: int) -> bool:
+        return bool(await self.run("payload_revise", id=event_id, payload=payload, by=by, reason=reason, cycle=cycle))
 
     async def note(self, kind: str, actor: str, facts: Mapping[str, Any], event_id: UUID | None = None) -> None:
         await self.record([(event_id, kind, "", actor, facts)])

@@ -58,6 +58,7 @@ from redrive.store.base import (
     edited_meanwhile,
     event_from,
     judge_schema,
+    replayed_meanwhile,
 )
 from redrive.store.rows import SQLITE_ORDER, published_from, sqlite_row
 from redrive.store.sql import Clauses, Statement, load, migrations, with_clauses
@@ -397,7 +398,7 @@ class SqliteStore:
     ) -> None:  # fmt: skip
         """Replay a dead letter, with an edited payload if one is given: both or neither.
 
-        An edit made of the payload of an earlier ``cycle`` is refused: it would undo what somebody else has edited.
+        One that is meant for an earlier ``cycle`` is refused: somebody else has replayed it since, perhaps edited it.
         """
 
         def job(connection: sqlite3.Connection, now: int) -> None:
@@ -406,9 +407,9 @@ class SqliteStore:
                 raise Refused(f"event {event_id} is {event.status}: only a dead letter can be replayed")
             if event.deleted_at is not None:
                 raise Refused(f"event {event_id} was discarded: restore it first, then replay it")
+            if cycle not in (None, event.cycle):
+                raise Refused(replayed_meanwhile(event_id) if payload is None else edited_meanwhile(event_id))
             if payload is not None:
-                if cycle not in (None, event.cycle):
-                    raise Refused(edited_meanwhile(event_id))
                 _revise(connection, now, event, payload, by, reason)
             redrive_id = str(self.clock.new_id())
             connection.execute(
@@ -695,6 +696,16 @@ class SqliteTransaction:
 
     async def note_outcomes(self, redrive_id: UUID) -> None:
         await self._run(lambda: note_outcomes(self.connection, self._now, str(redrive_id)))
+
+    async def revise(self, event_id: UUID, payload: str, *, by: str, reason: str, cycle: int) -> bool:
+        def job() -> bool:
+            event = _find(self.connection, event_id)
+            if not event.is_dead_letter or event.cycle != cycle:
+                return False
+            _revise(self.connection, self._now, event, payload, by, reason)
+            return True
+
+        return await self._run(job)
 
     async def note(self, kind: str, actor: str, facts: Mapping[str, Any], event_id: UUID | None = None) -> None:
         await self.record([(event_id, kind, "", actor, facts)])

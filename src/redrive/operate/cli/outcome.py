@@ -25,7 +25,7 @@ BROKEN_PIPE: Final = 141  # what a shell reports for a program that SIGPIPE ende
 
 
 _ORDER: Final = (
-    "demo", "init", "migrate", "doctor", "up", "worker", "serve", "relay", "top", "publish", "pause", "resume",
+    "demo", "init", "migrate", "doctor", "up", "worker", "serve", "mcp", "relay", "top", "publish", "pause", "resume",
     "attention", "events", "task", "dlq", "groups", "keys", "plan", "run", "redrives", "shadow", "replay", "batches",
     "reconcile", "schedules", "reservations", "deps", "transports", "policy", "token", "audit", "purge", "alerts",
     "dashboard", "bench",

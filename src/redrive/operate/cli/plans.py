@@ -211,7 +211,7 @@ def run_plan(  # noqa: PLR0917 - typer calls it by name
 
 async def _start(url: str, token: str, **options: Any) -> Redriving:
     async with existing(url) as app:
-        standing = await app.start(token.strip(), **options)
+        standing = await actions.start(app, token.strip(), **options)
         await _warn(app)
         return standing
 

@@ -94,12 +94,17 @@ def _table(found: Sequence[Redriving], now: datetime) -> RenderableType:
             f"{each.delivered:,}",
             f"{each.failed:,}",
             one_line(each.started_by or each.planned_by, 20),
-            one_line(each.reason or each.sentence, 200),
+            one_line(_what(each), 200),
         )
         for each in found
     ]
     columns = ("ID", "STATE", "SINCE", "READY", "DELIVERED", "FAILED", "BY", "WHAT")
     return show.table(columns, rows, wide="WHAT", right="READY", spare=("BY", "SINCE"))
+
+
+def _what(each: Redriving) -> str:
+    waits = "an edited payload waits for approval: " if each.edited and each.state == "planned" else ""
+    return waits + (each.reason or each.sentence)
 
 
 def state_text(state: str) -> Text:
@@ -112,8 +117,26 @@ def show_one(
     ctx: typer.Context, redrive_id: RedriveArgument, output: OutputOption = Output.TABLE, url: UrlOption = None
 ) -> None:
     """Show one redrive: what was planned, by whom and why, and how it stands."""
-    standing, now = run(_with(url_from(ctx, url), redrive_id, _same))
-    show.single(standing, output, views.redriving_json, lambda each: show.facts_sheet(_facts(each, now)))
+    standing, changes, now = run(_shown(url_from(ctx, url), redrive_id))
+
+    def told(each: Redriving) -> dict[str, Any]:
+        return {**views.redriving_json(each), "changes": changes}
+
+    show.single(standing, output, told, lambda each: show.facts_sheet([*_facts(each, now), *_changes(changes)]))
+
+
+async def _shown(url: str, text: str) -> tuple[Redriving, list[dict[str, Any]], datetime]:
+    async with existing(url) as app_:
+        standing = await views.find_redrive(app_, text)
+        found = await views.proposed(app_, standing)
+        return standing, [each.to_json() for each in found[1]] if found else [], app_.clock.now()
+
+
+def _changes(changes: Sequence[Mapping[str, Any]]) -> Iterable[tuple[str, str]]:
+    """Say what an edit would change: that is what a second person agrees with."""
+    for each in changes:
+        before, after = (show.json_text(each[name]) if name in each else "nothing" for name in ("before", "after"))
+        yield "edit", one_line(f"{each['field']}: {before} → {after}", 400)
 
 
 def _facts(each: Redriving, now: datetime) -> Iterable[tuple[str, str | Text | None]]:
@@ -126,7 +149,9 @@ def _facts(each: Redriving, now: datetime) -> Iterable[tuple[str, str | Text | N
     yield "planned", f"{_instant(each.planned_at, now)} by {one_line(each.planned_by, 100)}"
     if each.state == "planned":
         yield "expires", _instant(each.expires_at, now)
-        yield "token", each.token
+        yield ("token", None if each.edited else each.token)
+        if each.edited:
+            yield "waits for", f"the approval of somebody else than {one_line(each.planned_by, 100)}"
     yield "approved", each.approved_by and f"by {one_line(each.approved_by, 100)}"
     if each.started_at is not None:
         yield "started", f"{_instant(each.started_at, now)} by {one_line(each.started_by or '', 100)}"
@@ -354,7 +379,7 @@ def approve(
 ) -> None:
     """Agree with a plan as a second person."""
     who = actor(by)
-    _do(url_from(ctx, url), redrive_id, output, "approved", lambda app_, of: app_.approve(of.id, by=who))
+    _do(url_from(ctx, url), redrive_id, output, "approved", lambda *of: actions.approve(*of, by=who))
 
 
 @app.command("approval")
@@ -364,6 +389,9 @@ def approval(
         int | None, typer.Option("--above", metavar="N", help="Redrives of more events need a second person.")
     ] = None,
     off: Annotated[bool, typer.Option("--off", help="No redrive needs a second person.")] = False,
+    agents: Annotated[
+        int | None, typer.Option("--agents", metavar="N", help="Agents start more events only when a person agrees.")
+    ] = None,
     reason: ReasonOption = None,
     by: ByOption = None,
     output: OutputOption = Output.TABLE,
@@ -374,34 +402,43 @@ def approval(
         raise BadInput("--above and --off say different things: give one of them")
     if above is not None and not 1 <= above < 2**63:
         raise BadInput(f"--above is a whole number from 1 (a single replay needs no second person), not {above}")
-    why = reason_from(reason, "set") if off or above is not None else None
-    found, now = run(_approval(url_from(ctx, url), above, actor(by), why))
+    if agents is not None and not 0 <= agents < 2**31:
+        raise BadInput(f"--agents is a whole number from 0 (then they start nothing alone), not {agents}")
+    sets = off or above is not None
+    why = reason_from(reason, "set") if sets or agents is not None else ""
+    found, alone, now = run(_approval(url_from(ctx, url), above, agents, sets=sets, by=actor(by), reason=why))
     if output is Output.TABLE:
-        for line in _approval_said(found, now):
+        for line in _approval_said(found, alone, now):
             show.put_line(line)
     else:
         told = {
             "above": None if found is None else found.value,
             "set_by": None if found is None else found.set_by,
             "set_at": None if found is None else iso(found.set_at),
+            "agents_above": alone,
         }
         show.plain(told, output)
 
 
-async def _approval(url: str, above: int | None, by: str, reason: str | None) -> tuple[Setting | None, datetime]:
+async def _approval(
+    url: str, above: int | None, agents: int | None, *, sets: bool, by: str, reason: str
+) -> tuple[Setting | None, int, datetime]:
     async with existing(url) as app_:
-        if reason is None:
-            return await actions.approval(app_), app_.clock.now()
-        return await actions.set_approval(app_, above, by=by, reason=reason), app_.clock.now()
+        if sets:
+            await actions.set_approval(app_, above, by=by, reason=reason)
+        if agents is not None:
+            await actions.set_agents_limit(app_, agents, by=by, reason=reason)
+        return await actions.approval(app_), await actions.agents_limit(app_), app_.clock.now()
 
 
-def _approval_said(found: Setting | None, now: datetime) -> Iterable[str]:
+def _approval_said(found: Setting | None, alone: int, now: datetime) -> Iterable[str]:
     if found is None or found.value is None:
         yield "No redrive needs a second person, as far as this database says; an app may be stricter."
     else:
         yield f"Redrives of more than {plural(found.value, 'event')} need a second person's approval."
     if found is not None:
         yield f"Set by {found.set_by} {when(found.set_at, now)}."
+    yield f"Agents start redrives of more than {plural(alone, 'event')} only when a person has approved them."
 
 
 Act = Callable[[Redrive, Redriving], Coroutine[Any, Any, Redriving]]

@@ -16,6 +16,7 @@ from redrive.operate.cli import (
     events,
     groups,
     keys,
+    mcp,
     plans,
     policies,
     publish,
@@ -85,6 +86,7 @@ app.command("doctor", rich_help_panel=_START)(setup.doctor)
 app.command("up", rich_help_panel=_RUN)(work.up)
 app.command("worker", rich_help_panel=_RUN)(work.worker)
 app.command("serve", rich_help_panel=_RUN)(serve.serve)
+app.command("mcp", rich_help_panel=_RUN)(mcp.mcp)
 app.command("relay", rich_help_panel=_RUN)(work.relay)
 app.command("publish", rich_help_panel=_RUN)(publish.publish)
 app.command("pause", rich_help_panel=_RUN)(deps.pause)

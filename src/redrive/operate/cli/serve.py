@@ -54,11 +54,11 @@ def serve(
 ) -> None:
     """Serve the API and the console. Everything needs a token; `redrive token create` makes one."""
     web = web_side()
-    place = _place(ctx, app)
+    where = place(ctx, app)
     proxy = web.Proxy(tuple(trust_proxy), identity_header, proxy_role) if trust_proxy else None
     log_to_stderr("info")
     door = Door(host, port, open_for_viewing=open_, proxy=proxy, also=tuple(also or ()))
-    raise typer.Exit(run(_serve(place, door)))
+    raise typer.Exit(run(_serve(where, door)))
 
 
 def web_side() -> Any:
@@ -70,7 +70,8 @@ def web_side() -> Any:
     return web
 
 
-def _place(ctx: typer.Context, app: str | None) -> str | Redrive:
+def place(ctx: typer.Context, app: str | None) -> str | Redrive:
+    """Decide what to serve: an app, or only its database."""
     if app is None or "://" in app:
         return app or url_from(ctx, None)
     loaded = load_app(app)

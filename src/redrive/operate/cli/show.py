@@ -408,10 +408,18 @@ def told(outcomes: Sequence[Done], output: Output) -> None:
     for done in outcomes:
         mark = "✗" if done.refused else "✓"
         sentence = done.refused or f"{DONE[done.verb]} {ids[done.event.id]}  {name_of(done.event)}"
+        if done.waits is not None:
+            mark, sentence = "…", f"{ids[done.event.id]}  {name_of(done.event)} waits: {_approve_it(done.waits)}"
         print(clean(f"{mark} {sentence}"), file=sys.stderr if done.refused else sys.stdout)
     failed = sum(1 for done in outcomes if done.refused)
     if len(outcomes) > 1:
-        print(f"{len(outcomes) - failed} of {len(outcomes)} {DONE[outcomes[0].verb]}")
+        waits = sum(1 for done in outcomes if done.waits is not None)
+        rest = f", {waits} wait for approval" if waits else ""
+        print(f"{len(outcomes) - failed - waits} of {len(outcomes)} {DONE[outcomes[0].verb]}{rest}")
+
+
+def _approve_it(waits: Redriving) -> str:
+    return f"an edited payload needs a second person, who runs `redrive redrives approve {waits.id}`"
 
 
 @contextmanager

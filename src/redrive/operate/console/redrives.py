@@ -105,26 +105,32 @@ async def redrive(request: Request, app: AppOf, caller: CallerOf, redrive_id: Id
     """Show one redrive: a plan with the form that starts it, or how it goes."""
     standing = await views.find_redrive(app, redrive_id)
     limit = await actions.approval_limit(app)
+    asks = await actions.waits_for_a_person(app, standing, standing.planned_by)
     live = await views.live_workers(app)
     return page(
         request, "redrive.html", caller, here="/redrives", topics=("redrive", "outbox"), redrive=standing,
         sentence=_sentence(app, standing), parts=outcome(standing), stages=await _stages(app, standing),
         groups=await _groups(app, standing), ineligible=await _ineligible(app, standing), workers=len(live),
-        needs_approval=_needs_approval(standing, limit), limit=limit, own_plan=standing.planned_by == caller.actor,
-        ramp=", ".join(map(str, RAMP)), in_flight=DEFAULT_IN_FLIGHT, most=caller.most_redriven,
+        needs_approval=_needs_approval(standing, limit), limit=limit, asks=asks,
+        changes=await masked.proposed(app, standing), own_plan=standing.planned_by == caller.actor,
+        ramp=", ".join(map(str, RAMP)), in_flight=DEFAULT_IN_FLIGHT,
         seconds_at=[(rate, standing.ready / rate) for rate in _RATES], eta=_eta(standing), words=_WORDS,
     )  # fmt: skip
 
 
 def _sentence(app: Redrive, standing: Redriving) -> str:
     """Say what is meant, with its count."""
+    if standing.edited:
+        return app.mask.text(standing.sentence)
     with suppress(SelectionError):  # planned by a release that understood more
         return app.mask.text(parse(standing.selection).sentence(standing.planned_at, standing.total))
     return app.mask.text(standing.sentence)
 
 
 def _needs_approval(standing: Redriving, limit: int | None) -> bool:
-    return limit is not None and standing.ready > limit and standing.approved_by is None
+    if standing.state != "planned" or standing.approved_by is not None:
+        return False
+    return standing.edited or (limit is not None and standing.ready > limit)
 
 
 def _eta(standing: Redriving) -> float | None:
@@ -249,7 +255,7 @@ async def start(request: Request, app: AppOf, caller: CallerOf, redrive_id: IdPa
         raise Refused("this token is not of this plan: look at the plan again")
     await actions.start(
         app, said["token"], by=caller.actor, reason=said["reason"], release=_release(said),
-        generation=number(said, "generation"), from_start=said.has("from_start"), at_most=caller.most_redriven,
+        generation=number(said, "generation"), from_start=said.has("from_start"),
     )  # fmt: skip
     return done(request, f"/redrives/{standing.id}", "start")
 
@@ -282,7 +288,7 @@ def _decimal(text: str, what: str, example: str) -> float:
 async def approve(request: Request, app: AppOf, caller: CallerOf, redrive_id: IdPath) -> Response:
     """Agree with somebody else's plan."""
     standing = await views.find_redrive(app, redrive_id)
-    await app.approve(standing.id, by=caller.actor)
+    await actions.approve(app, standing, by=caller.actor)
     return done(request, f"/redrives/{standing.id}", "approve")
 
 

@@ -12,7 +12,7 @@ from redrive.mask import kept
 from redrive.operate import actions, edit, masked, views
 from redrive.operate.auth import Caller, Permission
 from redrive.operate.console.events import number, told
-from redrive.operate.console.shell import Form, form, new_router, page
+from redrive.operate.console.shell import Form, done, form, new_router, page
 from redrive.operate.web.api.events import etag
 from redrive.operate.web.api.shared import IdPath
 from redrive.operate.web.guard import AppOf, CallerOf, needs
@@ -61,6 +61,8 @@ async def edit_and_replay(request: Request, app: AppOf, caller: CallerOf, event_
         app, [found], by=caller.actor, reason=said["reason"], generation=number(said, "generation"),
         from_start=said.has("from_start"), payloads={found.id: payload},
     )  # fmt: skip
+    if how.waits is not None:
+        return done(request, f"/redrives/{how.waits.id}", "propose")
     return told(request, how, "edit")
 
 

@@ -55,6 +55,7 @@ SCREENS: Final[Mapping[str, Sequence[Screen]]] = {
 
 NOTICES: Final[Mapping[str, str]] = {
     "replay": "Replayed: it goes round again.",
+    "propose": "Kept. It goes when a second person approves it.",
     "edit": "Replayed with the new payload; the original is kept as a revision.",
     "cancel": "Called off.",
     "discard": "Discarded. It can be restored.",

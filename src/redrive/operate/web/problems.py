@@ -17,7 +17,7 @@ from starlette.responses import RedirectResponse, Response
 
 from redrive import errors
 from redrive.logs import log
-from redrive.operate import auth, edit, views
+from redrive.operate import auth, cursor, edit, views
 from redrive.operate.web import pages
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -72,6 +72,7 @@ RULES: Final[tuple[tuple[type[BaseException], Rule], ...]] = (
     (auth.NotSignedIn, NOT_SIGNED_IN),
     (auth.Forbidden, FORBIDDEN),
     (auth.ForeignOrigin, FOREIGN),
+    (cursor.BadCursor, BAD_CURSOR),
     (errors.NotFound, NOT_FOUND),
     (views.Ambiguous, AMBIGUOUS),
     (errors.StoreUnavailable, STORE_DOWN),

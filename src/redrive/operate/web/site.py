@@ -16,13 +16,13 @@ from redrive.app import Redrive
 from redrive.errors import ConfigurationError, RedriveError
 from redrive.operate.console.assets import ASSETS
 from redrive.operate.console.routers import ROUTERS as CONSOLE
-from redrive.operate.web import api, front, problems
+from redrive.operate.web import agents, api, front, problems
 from redrive.operate.web.changes import Changes
 from redrive.operate.web.guard import BODY_BYTES, BODY_SECONDS, Guard, Limits, Proxy
 
 __all__ = ["Proxy", "ROUTERS", "redrive_asgi"]
 
-ROUTERS: Final[Sequence[APIRouter]] = (*api.ROUTERS, front.router, *CONSOLE)
+ROUTERS: Final[Sequence[APIRouter]] = (*api.ROUTERS, agents.router, front.router, *CONSOLE)
 """Every route there is. The publish route is the hottest, so the API comes first."""
 
 HEADERS: Final = {

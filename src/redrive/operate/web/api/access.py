@@ -5,7 +5,9 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
+from redrive.app import Redrive
 from redrive.duration import parse_duration
+from redrive.errors import Refused
 from redrive.operate import actions
 from redrive.operate.auth import DEFAULT_EXPIRY, Permission, Role
 from redrive.operate.web.api.shared import IdPath, Sent, Why, page
@@ -51,22 +53,33 @@ async def revoke(guard: GuardOf, caller: CallerOf, token_id: IdPath) -> dict[str
 @router.get("/settings")
 @needs(Permission.LOOK)
 async def settings(app: AppOf) -> dict[str, Any]:
-    """Say above how many events a redrive needs a second person."""
-    return {"approval_above": await actions.approval_limit(app)}
+    """Say above how many events a redrive needs a second person, and one that an agent starts any person."""
+    return await _settings(app)
+
+
+async def _settings(app: Redrive) -> dict[str, Any]:
+    return {"approval_above": await actions.approval_limit(app), "agents_above": await actions.agents_limit(app)}
 
 
 class Approval(Why):
-    """Above how many events; none: never."""
+    """Above how many events; what is left out stays."""
 
-    approval_above: Annotated[int, Field(ge=1, lt=2**31)] | None
+    approval_above: Annotated[int, Field(ge=1, lt=2**31)] | None = Field(None, description="null: never.")
+    agents_above: Annotated[int, Field(ge=0, lt=2**31)] = Field(10, description="For what agents start.")
 
 
 @router.put("/settings")
 @needs(Permission.SET)
 async def set_(app: AppOf, caller: CallerOf, said: Approval) -> dict[str, Any]:
-    """Say for everybody above how many events a redrive needs a second person."""
-    await actions.set_approval(app, said.approval_above, by=caller.actor, reason=said.reason)
-    return {"approval_above": await actions.approval_limit(app)}
+    """Say for everybody above how many events a redrive needs a second person, or one of an agent any person."""
+    named = said.model_fields_set - {"reason"}
+    if not named:
+        raise Refused("say what to set: approval_above, agents_above, or both")
+    if "approval_above" in named:
+        await actions.set_approval(app, said.approval_above, by=caller.actor, reason=said.reason)
+    if "agents_above" in named:
+        await actions.set_agents_limit(app, said.agents_above, by=caller.actor, reason=said.reason)
+    return await _settings(app)
 
 
 class Gone(Sent):

@@ -47,8 +47,9 @@ async def plan(app: AppOf, caller: CallerOf, wanted: Wanted) -> dict[str, Any]:
 @router.get("/redrives/{redrive_id}")
 @needs(Permission.LOOK)
 async def redrive(app: AppOf, redrive_id: IdPath) -> dict[str, Any]:
-    """Show one redrive: what was planned, by whom and why, and how it stands."""
-    return views.redriving_json(await views.find_redrive(app, redrive_id))
+    """Show one redrive: what was planned, by whom and why, and how it stands; what an edit that waits would change."""
+    standing = await views.find_redrive(app, redrive_id)
+    return {**views.redriving_json(standing), "changes": await masked.proposed(app, standing)}
 
 
 @router.get("/redrives/{redrive_id}/items")
@@ -90,7 +91,7 @@ async def start(app: AppOf, caller: CallerOf, redrive_id: IdPath, how: Start) ->
         raise Refused("this token is not of this plan: use the token that the plan was answered with")
     started = await actions.start(
         app, how.token, by=caller.actor, reason=how.reason, generation=how.generation, from_start=how.from_start,
-        release=Release(how.rate, how.max_in_flight, tuple(how.ramp), how.halt_at), at_most=caller.most_redriven,
+        release=Release(how.rate, how.max_in_flight, tuple(how.ramp), how.halt_at),
     )  # fmt: skip
     return views.redriving_json(started)
 
@@ -98,9 +99,9 @@ async def start(app: AppOf, caller: CallerOf, redrive_id: IdPath, how: Start) ->
 @router.post("/redrives/{redrive_id}/approve")
 @needs(Permission.APPROVE)
 async def approve(app: AppOf, caller: CallerOf, redrive_id: IdPath) -> dict[str, Any]:
-    """Agree with somebody else's plan."""
+    """Agree with somebody else's plan. What was edited goes at once; any other plan can then be started."""
     standing = await views.find_redrive(app, redrive_id)
-    return views.redriving_json(await app.approve(standing.id, by=caller.actor))
+    return views.redriving_json(await actions.approve(app, standing, by=caller.actor))
 
 
 @router.post("/redrives/{redrive_id}/pause")

@@ -1,21 +1,21 @@
 """What the routes share: routers, pages with cursors, reasons, what an error looks like."""
 
-import base64
-import binascii
-import hashlib
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
-from uuid import UUID
 
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from redrive.operate.cursor import after, id_in, place_in
 from redrive.operate.web.guard import Guarded
-from redrive.operate.web.problems import BAD_CURSOR, Problem
 from redrive.replay import REASON_LIMIT
 
+__all__ = [
+    "BASE", "CursorQuery", "IdPath", "LimitQuery", "NamePath", "SelectionQuery", "Sent", "Text", "Why", "after",
+    "id_in", "page", "place_in", "router",
+]  # fmt: skip
+
 BASE: Final = "/api/v1"
-_CHECK: Final = 6
 _PROBLEM: Final = {
     "description": "A problem (RFC 9457).",
     "content": {
@@ -72,37 +72,3 @@ class Why(Sent):
 def page(items: Sequence[Any], next_: str | None = None) -> dict[str, Any]:
     """Return some items, and the cursor of those that follow."""
     return {"items": items, "next": next_}
-
-
-def after(query: str, place: str | UUID | int | None) -> str | None:
-    """Write down where a list goes on; it fits the same query only."""
-    if place is None:
-        return None
-    text = str(place).encode()
-    return base64.urlsafe_b64encode(_check(query, text) + text).rstrip(b"=").decode("ascii")
-
-
-def place_in(query: str, given: str | None) -> str | None:
-    """Read a cursor."""
-    if given is None:
-        return None
-    try:
-        raw = base64.b64decode(given + "=" * (-len(given) % 4), altchars=b"-_", validate=True)
-        check, text = raw[:_CHECK], raw[_CHECK:]
-        written = after(query, text.decode("utf-8"))
-    except (binascii.Error, ValueError):
-        check, text, written = b"", b"", None
-    if not text or check != _check(query, text) or written != given:
-        raise Problem(BAD_CURSOR, "the cursor was changed on its way, or belongs to another list or selection")
-    return text.decode("utf-8")
-
-
-def id_in(query: str, given: str | None) -> UUID | None:
-    """Read a cursor that is an id."""
-    place = place_in(query, given)
-    return None if place is None else UUID(place)
-
-
-def _check(query: str, text: bytes) -> bytes:
-    # Not a signature: a cursor opens nothing. It keeps one from being bent, or used for another list, unnoticed.
-    return hashlib.sha256(query.encode("utf-8", "surrogatepass") + b"\0" + text).digest()[:_CHECK]

@@ -50,6 +50,7 @@ create table redrive.redrive (
     reason          text,
     generation      bigint,
     from_start      boolean not null default false,
+    edited          boolean not null default false,
     rate            float8,
     max_in_flight   int not null default 5000,
     ramp            int[] not null default '{}',
@@ -82,6 +83,7 @@ create table redrive.redrive_item (
     stage       int,
     released_at timestamptz,
     ended_at    timestamptz,
+    payload     json,
     primary key (redrive_id, position)
 );
 create index redrive_item_ready on redrive.redrive_item (redrive_id, position) where state = 'ready';

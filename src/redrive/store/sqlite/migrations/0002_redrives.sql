@@ -48,6 +48,7 @@ create table redrive_redrive (
     reason          text,
     generation      integer,
     from_start      integer not null default 0,
+    edited          integer not null default 0,
     rate            real,
     max_in_flight   integer not null default 5000,
     ramp            text not null default '[]',
@@ -80,6 +81,7 @@ create table redrive_redrive_item (
     stage       integer,
     released_at integer,
     ended_at    integer,
+    payload     text,
     primary key (redrive_id, position)
 ) without rowid;
 create index redrive_redrive_item_ready on redrive_redrive_item (redrive_id, position) where state = 'ready';
