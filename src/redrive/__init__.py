@@ -38,6 +38,7 @@ from redrive.errors import (
 )
 from redrive.event import ErrorClass, Event, FailureCycle, Priority, Published, Status, TrailEntry
 from redrive.finding import Finding, ReconcileRun
+from redrive.gather import Gather
 from redrive.group import Group
 from redrive.inbox import Work
 from redrive.lock import Lock, Locks
@@ -64,6 +65,7 @@ __all__ = [
     # going in
     "Published",
     "Priority",
+    "Gather",
     # being handled
     "Worker",
     "Context",

@@ -10,6 +10,7 @@ from typing import Final
 from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from redrive.app import Redrive
@@ -72,7 +73,7 @@ def _mount_others(web: FastAPI, app: Redrive) -> None:
     for path, asgi in app.mounts.items():
         if path.split("/")[1] in ours:
             raise ConfigurationError(f"{path} belongs to redrive's own site: mount yours at another path")
-        web.mount(path, asgi)
+        web.router.routes.insert(0, Mount(path, asgi))  # first: what is mounted may be hot, and ours are many
 
 
 class _Site(FastAPI):
