@@ -31,6 +31,7 @@ from redrive.apps.webhooks.signature import sign
 
 _FUNCTION: Final = re.compile(r"[\w.]+:[\w.]+")
 _LONGEST_ANSWER: Final = 300
+_FORWARD_SECONDS: Final = 30.0
 _AWAY: Final = frozenset({429, 502, 503, 504})
 _LATER: Final = frozenset({408, 409, 425})
 
@@ -147,7 +148,7 @@ def forward(app: Redrive, source: Source, url: str) -> Callable[[Any, Context], 
         if source.sign is not None:
             headers["webhook-signature"] = sign(source.sign, message_id, at, body)
         try:
-            async with httpx.AsyncClient(verify=_trust(), timeout=source.timeout_seconds) as client:
+            async with httpx.AsyncClient(verify=_trust(), timeout=source.timeout_seconds or _FORWARD_SECONDS) as client:
                 answer = await client.post(url, content=body, headers=headers)
         except httpx.TransportError as error:
             raise DependencyUnavailable(host, f"{type(error).__name__}: {error}") from error

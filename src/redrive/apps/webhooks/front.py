@@ -207,7 +207,8 @@ def _kept_headers(source: Source, headers: Headers) -> dict[str, str]:
 
 
 def _text(value: bytes) -> str:
-    return "".join(each for each in value.decode("latin-1")[:_LONGEST_HEADER] if each.isprintable())
+    text = value.decode("latin-1")[:_LONGEST_HEADER]
+    return text if text.isprintable() else "".join(filter(str.isprintable, text))
 
 
 def _is_local(scope: Scope, headers: Headers) -> bool:

@@ -32,7 +32,7 @@ class Source:
     headers: tuple[str, ...] = _KEPT
     keep: str = "json"
     sign: str | None = None
-    timeout_seconds: float = 30.0
+    timeout_seconds: float | None = None
     tolerance_seconds: float = TOLERANCE_SECONDS
 
     @property
@@ -117,7 +117,7 @@ def _source(name: str, said: Mapping[str, Any], file: str, environ: Mapping[str,
         headers=tuple(dict.fromkeys((*_KEPT, *(each.lower() for each in table.texts("headers"))))),
         keep=table.choice("keep", ("json", "raw")),
         sign=None if sign is None else _secret(sign, place, environ),
-        timeout_seconds=table.number("timeout_seconds", 30.0, 0.1, 86_400.0),
+        timeout_seconds=table.number("timeout_seconds", 0.0, 0.1, 86_400.0) or None,
         tolerance_seconds=table.number("tolerance_seconds", TOLERANCE_SECONDS, 1.0, 86_400.0),
     )
     table.end()

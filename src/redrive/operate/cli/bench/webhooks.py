@@ -141,10 +141,10 @@ async def _sender(port: int, key: bytes, left: Iterator[int], text: str, spans: 
         sent = time.monotonic()
         writer.write((head + body).encode())
         answer = await reader.readuntil(b"\r\n\r\n")
-        spans.append(time.monotonic() - sent)
         if not answer.startswith(b"HTTP/1.1 202"):
             raise BenchFailed(f"answered {answer[:100]!r}")
         length = int(answer.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
         await reader.readexactly(length)
+        spans.append(time.monotonic() - sent)
     writer.close()
     await writer.wait_closed()
