@@ -265,14 +265,13 @@ class SqliteStore:
         self.writer.refuse_borrower()
         async with self._turn:
             writer = self.writer
-            if not writer.pen.acquire(blocking=False):
-                # The writer has it for the length of one commit: wait for it in a thread.
-                taking = asyncio.get_running_loop().run_in_executor(None, writer.pen.acquire)
-                try:
-                    await asyncio.shield(taking)
-                except asyncio.CancelledError:
-                    taking.add_done_callback(lambda _: writer.pen.release())
-                    raise
+            # The pen may be held by the writer for the length of one commit: wait for it in a thread.
+            taking = asyncio.get_running_loop().run_in_executor(None, writer.pen.acquire)
+            try:
+                await asyncio.shield(taking)
+            except asyncio.CancelledError:
+                taking.add_done_callback(lambda _: writer.pen.release())
+                raise
             writer.lend()
             try:
                 now = await _to_its_end(lambda: _ours(writer.begin))

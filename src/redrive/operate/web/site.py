@@ -18,6 +18,7 @@ from redrive.errors import ConfigurationError, RedriveError
 from redrive.operate.console.assets import ASSETS
 from redrive.operate.console.routers import ROUTERS as CONSOLE
 from redrive.operate.web import api, front, problems
+from redrive.operate.web.api.publish import together
 from redrive.operate.web.changes import Changes
 from redrive.operate.web.guard import BODY_BYTES, BODY_SECONDS, Guard, Limits, Proxy
 
@@ -58,6 +59,7 @@ def redrive_asgi(
     limits = Limits(body_bytes, body_seconds)
     web.state.guard = Guard(app, is_open=open_for_viewing, proxy=proxy, limits=limits)
     web.state.changes = Changes(app)
+    web.state.together = together(app)
     for router in ROUTERS:
         web.router.routes.extend(router.routes)
     web.mount("/static", ASSETS)
