@@ -50,7 +50,12 @@ async def running(folder: Path, *command: str, sign_of_life: bytes, **environ: s
     """Run a program until the end of the block, where it is killed."""
     path = os.pathsep.join((str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")))
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *command, cwd=folder, stdout=PIPE, stderr=PIPE, env=os.environ | {"PYTHONPATH": path} | environ
+        sys.executable,
+        *command,
+        cwd=folder,
+        stdout=PIPE,
+        stderr=PIPE,
+        env=os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"} | environ,
     )
     try:
         assert process.stdout is not None
@@ -124,7 +129,7 @@ async def test_nothing_runs_before_its_time_because_of_a_restart_and_nothing_is_
 
 @pytest.mark.req("H6", "H1")
 async def test_whatever_was_answered_before_the_kill_is_there(tmp_path: Path, store_url: str) -> None:
-    await crashed(tmp_path, store_url, messages=150, kills=3)
+    await crashed(tmp_path, store_url, messages=120, kills=2)
 
 
 @pytest.mark.lab

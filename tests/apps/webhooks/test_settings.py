@@ -94,7 +94,7 @@ WRONG = {
     "no table": ("sources = 7", "must be a table"),
     "no table either": ("[sources]\nshop = 7", "must be a table"),
     "an odd id": ('[sources.shop]\nverify = "none"\nid = "cookie:x"\ndeliver = "log"', "header:NAME or body:FIELD"),
-    "a word for a number": ("max_bytes = true\n" + GOOD, "a number from 1"),
+    "a word for a number": ("body_seconds = true\n" + GOOD, "a number from 0.1"),
     "a number for a word": ('[sources.shop]\nverify = "none"\nopen = 1\ndeliver = "log"', "true or false"),
 }
 

@@ -92,6 +92,7 @@ class Refusals:
         self._statement = statement
         self._new: dict[tuple[str, str], _Tally] = {}
         self._writing: asyncio.Task[None] | None = None
+        self._pauses = False
 
     def count(self, source: str, refusal: Refusal, peer: str) -> None:
         """Count one; ``source`` is a configured one, or empty."""
@@ -103,20 +104,29 @@ class Refusals:
             self._writing = asyncio.create_task(self._write(), context=Context())
 
     async def settle(self) -> None:
-        """Wait until what was counted is written down."""
+        """Write down now what was counted."""
         while self._writing is not None:
+            if self._pauses:
+                self._writing.cancel()
             await asyncio.wait((self._writing,))
+        await self._put_new()
 
     async def _write(self) -> None:
         try:
             while self._new:
-                new, self._new = self._new, {}
-                for (source, reason), tally in new.items():
-                    log.warning("webhooks refused", source=source, reason=reason, count=tally.count, peer=tally.peer)
-                await self._put(new)
+                await self._put_new()
+                self._pauses = True
                 await self._app.clock.sleep(_PAUSE_SECONDS)
+                self._pauses = False
         finally:
-            self._writing = None
+            self._writing, self._pauses = None, False
+
+    async def _put_new(self) -> None:
+        new, self._new = self._new, {}
+        for (source, reason), tally in new.items():
+            log.warning("webhooks refused", source=source, reason=reason, count=tally.count, peer=tally.peer)
+        if new:
+            await self._put(new)
 
     async def _put(self, new: dict[tuple[str, str], _Tally]) -> None:
         at: Callable[[datetime], Any] = datetime.isoformat if self._app.dialect == "sqlite" else _same

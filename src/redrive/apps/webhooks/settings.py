@@ -102,10 +102,6 @@ def _source(name: str, said: Mapping[str, Any], file: str, environ: Mapping[str,
     table = _Table(said, place)
     verify = table.choice("verify", tuple(KINDS))
     secrets = tuple(_secret(each, table.place, environ) for each in table.texts("secrets"))
-    if verify != "none" and not secrets:
-        raise ConfigurationError(f'{place}: verify = "{verify}" needs secrets = ["env:SOME_SECRET"]')
-    for each in secrets:
-        check_secret(verify, each, place)
     sign = table.text("sign")
     source = Source(
         name=name,
@@ -121,13 +117,22 @@ def _source(name: str, said: Mapping[str, Any], file: str, environ: Mapping[str,
         tolerance_seconds=table.number("tolerance_seconds", TOLERANCE_SECONDS, 1.0, 86_400.0),
     )
     table.end()
+    _check(source, place)
+    return source
+
+
+def _check(source: Source, place: str) -> None:
+    """Refuse what could never work."""
+    if source.verify != "none" and not source.secrets:
+        raise ConfigurationError(f'{place}: verify = "{source.verify}" needs secrets = ["env:SOME_SECRET"]')
+    for each in source.secrets:
+        check_secret(source.verify, each, place)
     if source.id is not None and not _ID.fullmatch(source.id):
         raise ConfigurationError(f"{place}: id is header:NAME or body:FIELD, not {source.id!r}")
     if not source.deliver:
         raise ConfigurationError(f'{place}: say where to: deliver = "module:function", a URL, or "log"')
     if source.sign is not None:
         check_secret("standard", source.sign, f"{place}: sign")
-    return source
 
 
 def _secret(said: str, place: str, environ: Mapping[str, str]) -> str:
