@@ -9,7 +9,8 @@ import ipaddress
 import json
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import Any, Final
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple
 
 from redrive import Redrive, StoreUnavailable
 from redrive.apps.webhooks.keep import NOT_JSON, Keeper, arrived_as, read_json
@@ -31,7 +32,6 @@ from redrive.apps.webhooks.tables import statements
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Sent = list[tuple[bytes, bytes]]
 
 _PROBLEM: Final = b"application/problem+json"
 _LONGEST_ID: Final = 255
@@ -48,6 +48,14 @@ _IDS: Final[Mapping[str, tuple[str, ...]]] = {
 
 class _Left(Exception):
     """The sender is gone."""
+
+
+class _Answer(NamedTuple):
+    """What is told to the sender."""
+
+    status: int
+    told: dict[str, Any]
+    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,22 +96,22 @@ class Front:
             await send({"type": "websocket.close", "code": 1000})
             return
         try:
-            status, told, headers = await self._answer(scope, receive)
+            answer = await self._answer(scope, receive)
         except _Left:
             return
         except Exception as error:  # noqa: BLE001 - the sender is told, the log has the rest, the server goes on
-            status, told, headers = self._trouble(error)
-        body = json.dumps(told).encode()
-        kind = b"application/json" if status < 400 else _PROBLEM  # noqa: PLR2004 - where HTTP's errors begin
-        headers += [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
+            answer = _trouble(error)
+        body = json.dumps(answer.told).encode()
+        kind = b"application/json" if answer.status < 400 else _PROBLEM  # noqa: PLR2004 - where HTTP's errors begin
+        headers = [*answer.headers, (b"content-type", kind), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, dict[str, Any], Sent]:
+    async def _answer(self, scope: Scope, receive: Receive) -> _Answer:
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         headers: Headers = dict(scope["headers"])
         if path in {"", "/"} and scope["method"] == "GET" and _is_local(scope, headers):
-            return 200, await self._standing(), []
+            return _Answer(200, await self._standing())
         door = self._doors.get(path)
         try:
             if door is None:
@@ -112,11 +120,9 @@ class Front:
         except Refusal as refusal:
             peer = (scope.get("client") or ("",))[0]
             self.refusals.count("" if door is None else door.source.name, refusal, peer)
-            return _problem(refusal.status, refusal.reason, refusal.detail, closes=refusal.closes)
+            return _refused(refusal)
 
-    async def _take(
-        self, door: _Door, scope: Scope, headers: Headers, receive: Receive
-    ) -> tuple[int, dict[str, Any], Sent]:
+    async def _take(self, door: _Door, scope: Scope, headers: Headers, receive: Receive) -> _Answer:
         source = door.source
         if scope["method"] != "POST":
             raise wrong_method()
@@ -128,8 +134,8 @@ class Front:
         message_id = _id_of(door, headers, value)
         kept = await self.keeper.keep(arrived_as(source, message_id, body, value, _kept_headers(source, headers)))
         if kept.is_new:
-            return 202, {"stored": True, "duplicate": False, "event": str(kept.event_id)}, []
-        return 200, {"stored": True, "duplicate": True}, []
+            return _Answer(202, {"stored": True, "duplicate": False, "event": str(kept.event_id)})
+        return _Answer(200, {"stored": True, "duplicate": True})
 
     async def _body(self, headers: Headers, receive: Receive) -> bytes:
         """Read the body within its limits."""
@@ -164,20 +170,27 @@ class Front:
         ]
         return {"sources": sources, "refused": refused}
 
-    @staticmethod
-    def _trouble(error: Exception) -> tuple[int, dict[str, Any], Sent]:
-        if isinstance(error, StoreUnavailable):
-            log.error("webhook not stored", error=str(error))
-            status, told, headers = _problem(503, "store-unavailable", "the database does not answer: send it again")
-            return status, told, [*headers, (b"retry-after", b"2")]
-        log.error("webhook not taken", error=repr(error)[:500], exc_info=error)
-        return _problem(500, "unexpected", f"unexpected {type(error).__name__}: the log of the server says more")
+
+def _refused(refusal: Refusal) -> _Answer:
+    headers = ((b"connection", b"close"),) if refusal.closes else ()
+    if refusal.status == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers += ((b"allow", b"POST"),)
+    return _problem(refusal.status, refusal.reason, refusal.detail, *headers)
 
 
-def _problem(status: int, name: str, detail: str, *, closes: bool = False) -> tuple[int, dict[str, Any], Sent]:
+def _trouble(error: Exception) -> _Answer:
+    """Tell what is no fault of the sender."""
+    if isinstance(error, StoreUnavailable):
+        log.error("webhook not stored", error=str(error))
+        detail = "the database does not answer: send it again"
+        return _problem(503, "store-unavailable", detail, (b"retry-after", b"2"))
+    log.error("webhook not taken", error=repr(error)[:500], exc_info=error)
+    return _problem(500, "unexpected", f"unexpected {type(error).__name__}: the log of the server says more")
+
+
+def _problem(status: int, name: str, detail: str, *headers: tuple[bytes, bytes]) -> _Answer:
     told = {"type": f"urn:redrive:webhooks:{name}", "status": status, "title": name, "detail": detail}
-    headers: Sent = [(b"connection", b"close")] if closes else []
-    return status, told, [*headers, (b"allow", b"POST")] if name == "method" else headers
+    return _Answer(status, told, headers)
 
 
 def _id_of(door: _Door, headers: Headers, value: Any) -> str | None:
