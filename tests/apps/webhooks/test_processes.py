@@ -9,7 +9,7 @@ import random
 import signal
 import socket
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime, timedelta
@@ -49,25 +49,24 @@ def configure(folder: Path, deliver: str) -> None:
 async def running(folder: Path, *command: str, sign_of_life: bytes, **environ: str) -> AsyncIterator[Process]:
     """Run a program until the end of the block, where it is killed."""
     path = os.pathsep.join((str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")))
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *command,
-        cwd=folder,
-        stdout=PIPE,
-        stderr=PIPE,
-        env=os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"} | environ,
-    )
+    said = folder / f"said-{len(list(folder.glob('said-*')))}"
+    with said.open("wb") as file:  # a pipe that nobody reads would stop it one day
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *command,
+            cwd=folder,
+            stdout=file,
+            stderr=file,
+            env=os.environ | {"PYTHONPATH": path} | environ,
+        )
     try:
-        assert process.stdout is not None
-        while sign_of_life not in (line := await asyncio.wait_for(process.stdout.readline(), 30)):
-            if not line:
-                _, errors = await process.communicate()
-                pytest.fail(f"it ended with {process.returncode}: {errors.decode()[-2000:]}")
+        await until(lambda: process.returncode is not None or sign_of_life in said.read_bytes(), 30)
+        assert process.returncode is None, said.read_text(encoding="utf-8")[-2_000:]
         yield process
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGKILL)
-        await process.communicate()
+        await process.wait()
 
 
 def up(folder: Path, port: int, **environ: str) -> AbstractAsyncContextManager[Process]:

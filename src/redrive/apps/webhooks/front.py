@@ -172,7 +172,7 @@ class Front:
 
 
 def _refused(refusal: Refusal) -> _Answer:
-    headers = ((b"connection", b"close"),) if refusal.closes else ()
+    headers: tuple[tuple[bytes, bytes], ...] = ((b"connection", b"close"),) if refusal.closes else ()
     if refusal.status == HTTPStatus.METHOD_NOT_ALLOWED:
         headers += ((b"allow", b"POST"),)
     return _problem(refusal.status, refusal.reason, refusal.detail, *headers)

@@ -11,7 +11,7 @@ from redrive import ConfigurationError, Retention, RetryPolicy
 from redrive.apps.webhooks.signature import KINDS, TOLERANCE_SECONDS, check_secret
 
 FILE: Final = "webhooks.toml"
-DATABASE: Final = "sqlite:///webhooks.db"
+DATABASE: Final = "sqlite:///redrive.db"  # where the commands look, too
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _ID: Final = re.compile(r"header:[A-Za-z0-9-]{1,64}|body:[^\s]{1,200}")
 _KEPT: Final = ("content-type", "user-agent", "x-github-event", "x-github-delivery", "webhook-timestamp")
