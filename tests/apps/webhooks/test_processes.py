@@ -13,6 +13,7 @@ from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime, timedelta
+from itertools import count
 from pathlib import Path
 
 import httpx
@@ -23,6 +24,7 @@ from tests.apps.webhooks.conftest import SECRET, signed
 from tests.worker.conftest import until
 
 ROOT = Path(__file__).parent.parent.parent.parent
+RUNS = count()
 RUNNING = "tests.apps.webhooks.running"
 FAILING = """
 from datetime import UTC, datetime
@@ -49,7 +51,7 @@ def configure(folder: Path, deliver: str) -> None:
 async def running(folder: Path, *command: str, sign_of_life: bytes, **environ: str) -> AsyncIterator[Process]:
     """Run a program until the end of the block, where it is killed."""
     path = os.pathsep.join((str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")))
-    said = folder / f"said-{len(list(folder.glob('said-*')))}"
+    said = folder / f"said-{next(RUNS)}"
     with said.open("wb") as file:  # a pipe that nobody reads would stop it one day
         process = await asyncio.create_subprocess_exec(
             sys.executable,
