@@ -23,6 +23,8 @@ from redrive import Event, EventFilter, Redrive, Status
 from tests.apps.webhooks.conftest import SECRET, signed
 from tests.worker.conftest import until
 
+pytestmark = pytest.mark.timeout(240)  # a busy machine takes seconds to start each process
+
 ROOT = Path(__file__).parent.parent.parent.parent
 RUNS = count()
 RUNNING = "tests.apps.webhooks.running"
@@ -62,7 +64,7 @@ async def running(folder: Path, *command: str, sign_of_life: bytes, **environ: s
             env=os.environ | {"PYTHONPATH": path} | environ,
         )
     try:
-        await until(lambda: process.returncode is not None or sign_of_life in said.read_bytes(), 30)
+        await until(lambda: process.returncode is not None or sign_of_life in said.read_bytes(), 60)
         assert process.returncode is None, said.read_text(encoding="utf-8")[-2_000:]
         yield process
     finally:
@@ -117,7 +119,7 @@ async def test_nothing_runs_before_its_time_because_of_a_restart_and_nothing_is_
             async with up(tmp_path, port, **curve):
                 if number == 1:
                     assert await send(client, port, "msg_1", {"n": 1}) == 202
-                await until(lambda n=number: settled(n), 20)  # type: ignore[misc]
+                await until(lambda n=number: settled(n), 60)  # type: ignore[misc]
             due.append((await event()).due_at)
         last = await event()
 
