@@ -39,6 +39,7 @@ from redrive.errors import (
 )
 from redrive.event import ErrorClass, Event, FailureCycle, Priority, Published, Status, TrailEntry
 from redrive.finding import Finding, ReconcileRun
+from redrive.gather import Gather
 from redrive.group import Group
 from redrive.inbox import Settling, Work
 from redrive.lock import Lock, Locks
@@ -65,6 +66,7 @@ __all__ = [
     # going in
     "Published",
     "Priority",
+    "Gather",
     # being handled
     "Worker",
     "Context",

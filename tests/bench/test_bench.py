@@ -68,6 +68,14 @@ def test_http_tells_the_rate_of_publishes_that_were_stored(store_options: list[s
     assert found["server_cores"] > 0
 
 
+def test_webhooks_tells_the_rate_with_a_worker_and_without(store_options: list[str]) -> None:
+    found = measured("webhooks", "--events", "200", *store_options)
+
+    assert found["rate"] > 0
+    assert 0 < found["p50_ms"] <= found["p99_ms"]
+    assert found["working_rate"] > 0
+
+
 def test_latency_tells_p50_and_p99(store_options: list[str]) -> None:
     found = measured("latency", "--events", "3", *store_options)
 

@@ -45,6 +45,19 @@ async def test_an_event_is_durable_when_it_is_answered(site: Site) -> None:
     assert event.status is Status.PENDING
 
 
+@pytest.mark.req("A3")
+async def test_publishes_that_come_together_share_a_commit_and_each_gets_its_own_answer(site: Site) -> None:
+    async with site.client(Role.PUBLISHER) as client:
+        sent = [{"type": "order.paid", "payload": {"n": n}, "retry_key": f"key-{n % 10}"} for n in range(30)]
+        answers = await asyncio.gather(*(client.post(EVENTS, json=each) for each in sent))
+
+    ids = [each.json()["id"] for each in answers]
+    assert [each.status_code for each in answers].count(201) == len(set(ids)) == 10
+    for n, answer in enumerate(answers):
+        event = await stored(site, answer)
+        assert (event.retry_key, event.payload["n"] % 10) == (f"key-{n % 10}", n % 10)
+
+
 async def test_a_worker_delivers_what_was_published_over_http(site: Site) -> None:
     async with site.client(Role.PUBLISHER) as client:
         answer = await client.post(EVENTS, json={"type": "order.paid", "payload": {"id": 1}})

@@ -341,6 +341,22 @@ async def test_somebodys_own_app_is_served_beside_ours(sqlite_url: str) -> None:
     assert ours.status_code == 401
 
 
+async def broken(scope: Any, receive: Any, send: Any) -> None:
+    raise errors.Refused("not today")
+
+
+async def test_the_longest_path_is_whose_and_what_fails_is_answered_for(sqlite_url: str) -> None:
+    app = Redrive(sqlite_url, migrate=True)
+    app.mount("/hooks", hello)
+    app.mount("/hooks/sore", broken)
+
+    async with app, browser(redrive_asgi(app)) as client:
+        answers = [await client.get(path) for path in ("/hooks", "/hooks/sorer", "/hooks/sore", "/hooksmith")]
+
+    assert [each.status_code for each in answers] == [200, 200, 409, 404]
+    assert answers[2].json()["detail"] == "not today"
+
+
 @pytest.mark.parametrize("path", ["/api", "/static/mine", "/events"])
 def test_what_is_ours_cannot_be_mounted_over(sqlite_url: str, path: str) -> None:
     app = Redrive(sqlite_url)

@@ -68,7 +68,8 @@ class Server:
     def bind(self) -> str:
         """Take the port; return the address for a browser."""
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        place = socket.socket(family, socket.SOCK_STREAM)
+        # asyncio sends at once (TCP_NODELAY) only where the protocol is named: else each answer may wait 40 ms.
+        place = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             place.bind((self._host.strip("[]"), self._port))

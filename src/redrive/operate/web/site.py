@@ -4,12 +4,13 @@ Nothing is opened here: the first request does that, so that a mounted app needs
 database that is away when the server starts is told request by request.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from redrive.app import Redrive
@@ -17,6 +18,7 @@ from redrive.errors import ConfigurationError, RedriveError
 from redrive.operate.console.assets import ASSETS
 from redrive.operate.console.routers import ROUTERS as CONSOLE
 from redrive.operate.web import agents, api, front, problems
+from redrive.operate.web.api.publish import together
 from redrive.operate.web.changes import Changes
 from redrive.operate.web.guard import BODY_BYTES, BODY_SECONDS, Guard, Limits, Proxy
 
@@ -60,29 +62,64 @@ def redrive_asgi(
     limits = Limits(body_bytes, body_seconds)
     web.state.guard = Guard(app, is_open=open_for_viewing, proxy=proxy, limits=limits)
     web.state.changes = Changes(app)
+    web.state.together = together(app)
     for router in ROUTERS:
         web.router.routes.extend(router.routes)
     web.mount("/static", ASSETS)
-    _mount_others(web, app)
+    web.state.mounts = _checked_mounts(web, app)
     for kind in (RedriveError, RequestValidationError, HTTPException, Exception):
         web.add_exception_handler(kind, problems.respond)
     return web
 
 
-def _mount_others(web: FastAPI, app: Redrive) -> None:
-    """Mount what the app brings along, where nothing of ours is."""
+def _checked_mounts(web: FastAPI, app: Redrive) -> dict[str, ASGIApp]:
+    """Take what the app brings along; refuse it where something of ours is."""
     ours = {getattr(route, "path", "").split("/")[1] for route in web.routes} - {""}
-    for path, asgi in app.mounts.items():
+    for path in app.mounts:
         if path.split("/")[1] in ours:
             raise ConfigurationError(f"{path} belongs to redrive's own site: mount yours at another path")
-        web.mount(path, asgi)
+    return app.mounts
 
 
 class _Site(FastAPI):
     """Puts the headers around everything, what FastAPI answers to an error nobody foresaw included."""
 
     def build_middleware_stack(self) -> ASGIApp:
-        return _careful(super().build_middleware_stack())
+        return _careful(_beside(self.state.mounts, super().build_middleware_stack()))
+
+
+def _beside(mounts: Mapping[str, ASGIApp], ours: ASGIApp) -> ASGIApp:
+    """Let what the app brings along answer below its paths, before any route of ours is looked at: it may be hot."""
+    longest_first = sorted(mounts.items(), reverse=True)
+
+    async def site(scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
+        for place, theirs in longest_first:
+            if path.startswith(place) and path[len(place) : len(place) + 1] in {"", "/"}:
+                root = scope.get("root_path", "")
+                below = {**scope, "app_root_path": scope.get("app_root_path", root), "root_path": root + place}
+                await _safely(theirs, below, receive, send)
+                return
+        await ours(scope, receive, send)
+
+    return site
+
+
+async def _safely(theirs: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer for an app that fails before it has begun to answer."""
+    has_begun = False
+
+    async def noticed(message: Message) -> None:
+        nonlocal has_begun
+        has_begun = True
+        await send(message)
+
+    try:
+        await theirs(scope, receive, noticed)
+    except Exception as error:
+        if has_begun or scope["type"] != "http":
+            raise
+        await (await problems.respond(Request(scope), error))(scope, receive, send)
 
 
 def _careful(app: ASGIApp) -> ASGIApp:

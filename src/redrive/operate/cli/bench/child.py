@@ -35,6 +35,7 @@ from redrive.operate.cli.bench import drift, raw
 from redrive.operate.cli.bench.console import console_pages
 from redrive.operate.cli.bench.http import publish_http, serve_http
 from redrive.operate.cli.bench.place import TYPE
+from redrive.operate.cli.bench.webhooks import send_webhooks, serve_webhooks
 from redrive.policy import RetryPolicy
 from redrive.redrive import Release
 from redrive.selection import parse
@@ -453,6 +454,8 @@ JOBS: Final[dict[str, Job]] = {
     "raw_publish": raw_publish,
     "serve_http": serve_http,
     "publish_http": publish_http,
+    "serve_webhooks": serve_webhooks,
+    "send_webhooks": send_webhooks,
     "idle": idle,
     "reserve": reserve,
     "pick_up": pick_up,

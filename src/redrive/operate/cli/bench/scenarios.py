@@ -17,6 +17,7 @@ from redrive.operate.cli.bench.quarantine import beside, quarantine, redrive
 from redrive.operate.cli.bench.scarce import reserve, schedules
 from redrive.operate.cli.bench.scrape import metrics
 from redrive.operate.cli.bench.waiting import idle, latency
+from redrive.operate.cli.bench.webhooks import webhooks
 
 SCENARIOS: Final[dict[str, Callable[[Setup, Place], Coroutine[Any, Any, Report]]]] = {
     "drain": drain,
@@ -24,6 +25,7 @@ SCENARIOS: Final[dict[str, Callable[[Setup, Place], Coroutine[Any, Any, Report]]
     "batch": batch,
     "publish": publish,
     "http": http,
+    "webhooks": webhooks,
     "latency": latency,
     "idle": idle,
     "snapshot": snapshot,

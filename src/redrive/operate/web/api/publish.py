@@ -1,7 +1,7 @@
 """Publish over HTTP: our own JSON, or CloudEvents. Answered when it is durable."""
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Annotated, Any, Final
 
 from fastapi import Request
@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from redrive.app import Draft, Redrive
 from redrive.event import NewEvent, Options, Published
+from redrive.gather import Gather
 from redrive.operate.auth import Permission
 from redrive.operate.web import answers, cloudevents, pages
 from redrive.operate.web.api.shared import BASE, Sent
@@ -115,11 +116,23 @@ async def publish(request: Request) -> Response:
         return _answer(request, [], is_many=True)
     await app.open()
     if "idempotency-key" not in request.headers:
-        return _answer(request, _first_of_each(rows, await app.store.publish(_flat(rows))), is_many=is_many)
+        # Single events that come at the same time share a commit; many at once have one of their own.
+        publishing = app.store.publish if is_many else request.app.state.together
+        return _answer(request, _first_of_each(rows, await publishing(_flat(rows))), is_many=is_many)
     async with app.store.transaction() as tx:  # the events and what is answered: both or neither
         answer = _answer(request, _first_of_each(rows, await tx.publish(_flat(rows))), is_many=is_many)
         await answers.keep(tx, request, answer)
     return answer
+
+
+def together(app: Redrive) -> Gather[Sequence[NewEvent], Sequence[Published]]:
+    """Make what stores the rows of several requests in one transaction."""
+
+    async def publish_all(requests: Sequence[Sequence[NewEvent]]) -> list[Sequence[Published]]:
+        published = iter(await app.store.publish(_flat(requests)))
+        return [list(islice(published, len(rows))) for rows in requests]
+
+    return Gather(publish_all)
 
 
 def _flat(rows: Sequence[Sequence[NewEvent]]) -> list[NewEvent]:
