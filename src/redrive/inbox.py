@@ -6,10 +6,11 @@ it did is rolled back.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import accumulate
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -21,6 +22,7 @@ from redrive.store.base import Store, Transaction
 from redrive.store.sql import Statement, load
 
 NewEvents = Callable[..., list[NewEvent]]
+Draft = tuple[str, Any] | tuple[str, Any, Options]
 
 
 @dataclass(slots=True)
@@ -59,6 +61,13 @@ class Work:
     async def publish(self, type_: str, payload: Any = None, **options: Unpack[Options]) -> Published:
         """Publish a follow-up that is committed with the rest."""
         return (await self._transaction.publish(self._new_events(type_, payload, **options)))[0]
+
+    async def publish_many(self, events: Iterable[Draft]) -> list[Published]:
+        """Publish many with one statement: ``(type, payload)`` or ``(type, payload, {"subject": …})`` each."""
+        made = [self._new_events(type_, payload, **(said[0] if said else {})) for type_, payload, *said in events]
+        firsts = accumulate(map(len, made), initial=0)
+        published = await self._transaction.publish([row for each in made for row in each]) if made else []
+        return [published[place] for place, _ in zip(firsts, made, strict=False)]
 
     @property
     def _transaction(self) -> Transaction:
