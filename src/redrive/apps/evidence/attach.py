@@ -5,23 +5,26 @@
     settle    outcomes, roll-up, one result an artifact and ``delivered``, in one fenced transaction
 
 A worker that dies between the calls and the settling leaves the mark: the next one asks the case what it has before it
-attaches anything. A failed artifact is a state of its own, not a failed event. Only when the case API is away as a whole
-does the event fail, and waits for the circuit; that spends no artifact's attempt.
+attaches anything. A failed artifact is a state of its own, not a failed event. Only when the case API is away as a
+whole does the event fail, and waits for the circuit; that spends no artifact's attempt.
 
 Next: ``retry`` for what failed, ``notices`` for the results.
 """
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from redrive import Context, DeadLetter, Work
 from redrive.apps.evidence.cases import ATTACHED, DEPENDENCY, Answer
 from redrive.apps.evidence.desk import ATTACH, RETRY, ArtifactResult, AttachRequest, Desk
 from redrive.apps.evidence.shelf import Content
+
+_AT_ONCE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +43,10 @@ class Artifact:
 
 def register(desk: Desk) -> None:
     """Add the handlers of both requests."""
+    gate = Gate(desk)
 
     async def attach(request: AttachRequest, ctx: Context) -> None:
-        await _attach(desk, request, ctx)
+        await _attach(desk, gate, request, ctx)
 
     async def give_up(dead: DeadLetter, tx: Work) -> None:
         await _give_up(desk, dead, tx)
@@ -53,10 +57,9 @@ def register(desk: Desk) -> None:
         )(attach)  # fmt: skip
 
 
-async def _attach(desk: Desk, request: AttachRequest, ctx: Context) -> None:
+async def _attach(desk: Desk, gate: "Gate", request: AttachRequest, ctx: Context) -> None:
     job_id, row_id = str(request.file_job_id), str(request.file_job_row_id)
-    async with desk.app.transaction() as tx:
-        wanted = await _gate(desk, tx, job_id, row_id, str(ctx.id))
+    wanted = await gate.pass_(Passage(job_id, row_id, str(ctx.id)))
     if not wanted:
         return
     contents = await desk.shelf.fetch([each.s3_key for each in wanted])
@@ -70,20 +73,63 @@ async def _attach(desk: Desk, request: AttachRequest, ctx: Context) -> None:
         desk.counts.ended(artifact.attempt_count, answer.error_code, permanent=answer.is_permanent or last)
 
 
-async def _gate(desk: Desk, tx: Work, job_id: str, row_id: str, event_id: str) -> list[Artifact]:
-    """Choose what is to be tried: what never was, and what the scheduler has asked for."""
-    wanted = [
-        Artifact(str(id_), key, name, type_, size, str(case_id), tried, bool(tried) or since is not None)
-        for id_, key, name, type_, size, case_id, tried, status, retry_status, since in await desk.tables.ask(
-            tx, "gate", job_id, row_id
-        )
-        if status != "ATTACHED" and (tried == 0 or retry_status in ("RETRY_SCHEDULED", "RETRYING"))
-    ]
-    if wanted:
-        now = desk.app.clock.now()
-        await desk.tables.do(tx, "mark", row_id, event_id, now)
-        if any(each.attempt_count for each in wanted):
-            await desk.tables.do(tx, "retrying", job_id, row_id, now)
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """Who wants to call for which row."""
+
+    job_id: str
+    row_id: str
+    event_id: str
+
+
+class Gate:
+    """Lets rows through, those that wait together in one transaction: a commit costs more than its rows."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._waiting: list[tuple[Passage, asyncio.Future[list[Artifact]]]] = []
+        self._busy: asyncio.Task[None] | None = None
+
+    async def pass_(self, passage: Passage) -> list[Artifact]:
+        """Return what is to be tried of a row; once this returns, everybody knows that it may have been."""
+        future: asyncio.Future[list[Artifact]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((passage, future))
+        if self._busy is None or self._busy.done():
+            self._busy = asyncio.create_task(self._work())
+        return await future
+
+    async def _work(self) -> None:
+        while self._waiting:
+            these, self._waiting = self._waiting[:_AT_ONCE], self._waiting[_AT_ONCE:]
+            try:
+                async with self._desk.app.transaction() as tx:
+                    found = await through(self._desk, tx, [passage for passage, _ in these])
+            except BaseException as error:  # noqa: BLE001 - it belongs to those who wait
+                for _, future in these:
+                    if not future.done():
+                        future.set_exception(error)
+                continue
+            for passage, future in these:
+                if not future.done():
+                    future.set_result(found[passage.row_id])
+
+
+async def through(desk: Desk, tx: Work, passages: Sequence[Passage]) -> dict[str, list[Artifact]]:
+    """Choose what is to be tried: what never was, and what the scheduler has asked for. Mark these rows."""
+    tables, now = desk.tables, desk.app.clock.now()
+    jobs, rows = tables.ids({each.job_id for each in passages}), tables.ids({each.row_id for each in passages})
+    wanted: dict[str, list[Artifact]] = {each.row_id: [] for each in passages}
+    for row_id, id_, key, name, type_, size, case_id, tried, status, retry_status, since in await tables.ask(
+        tx, "gate", jobs, rows
+    ):
+        if status != "ATTACHED" and (tried == 0 or retry_status in ("RETRY_SCHEDULED", "RETRYING")):
+            ask_first = bool(tried) or since is not None
+            wanted[str(row_id)].append(Artifact(str(id_), key, name, type_, size, str(case_id), tried, ask_first))
+    marks = [{"row_id": each.row_id, "event_id": each.event_id} for each in passages if wanted[each.row_id]]
+    if marks:
+        await tables.do(tx, "mark", json.dumps(marks), now)
+    if any(each.attempt_count for artifacts in wanted.values() for each in artifacts):
+        await tables.do(tx, "retrying", jobs, rows, now)
     return wanted
 
 
@@ -109,8 +155,7 @@ async def _settle(
     dice = desk.app.clock.random()  # one for the row: its artifacts come due together, as they are requeued together
     outcomes = [_outcome(artifact, answer, policy, dice) for artifact, answer in ended]
     written = {str(row[0]) for row in await desk.tables.ask(tx, "outcomes", job_id, row_id, json.dumps(outcomes), now)}
-    await desk.tables.do(tx, "unmark", row_id)
-    await desk.tables.do(tx, "roll_up", job_id, desk.tables.ids([row_id]), now)
+    await desk.tables.do(tx, "roll_up_done", job_id, desk.tables.ids([row_id]), now)
     new = [(artifact, answer) for artifact, answer in ended if artifact.id in written]
     await desk.tell(tx, [_result(job_id, row_id, artifact, answer, now) for artifact, answer in new])
     return new
@@ -147,7 +192,7 @@ async def _give_up(desk: Desk, dead: DeadLetter, tx: Work) -> None:
     job_id, row_id = payload.get("file_job_id"), payload.get("file_job_row_id")
     if not (isinstance(job_id, str) and isinstance(row_id, str)):
         return
-    wanted = await _gate(desk, tx, job_id, row_id, str(dead.id))
+    wanted = (await through(desk, tx, [Passage(job_id, row_id, str(dead.id))]))[row_id]
     if wanted:
         answer = Answer("SYSTEM_ERROR", f"the request became a dead letter: {dead.last_error.splitlines()[0][:300]}")
         await _settle(desk, tx, job_id, row_id, [(each, answer) for each in wanted])

@@ -1,8 +1,8 @@
 """Desk: what all steps of this app share, and the words they use.
 
-    ZIP ─► receive ─► expand ─► EVIDENCE_ATTACH ─► attach ─┬─► EVIDENCE_ARTIFACT_RESULT ─► notices ─► N1, N2
-                                       ▲                   │
-                     EVIDENCE_ATTACH_RETRY ◄── retry ◄─────┘ failed, and worth another attempt
+ZIP ─► receive ─► expand ─► EVIDENCE_ATTACH ─► attach ─┬─► EVIDENCE_ARTIFACT_RESULT ─► notices ─► N1, N2
+                                   ▲                   │
+                 EVIDENCE_ATTACH_RETRY ◄── retry ◄─────┘ failed, and worth another attempt
 """
 
 import json
@@ -32,7 +32,11 @@ LOOK: Final = "evidence.job.look"
 DEADLINE: Final = "evidence.n2.deadline"
 SCHEDULER: Final = "evidence.retries.look"
 
-TOPICS: Final = {ATTACH: "evidence.attach.requests", RETRY: "evidence.failed.requests", RESULT: "evidence.attach.results"}
+TOPICS: Final = {
+    ATTACH: "evidence.attach.requests",
+    RETRY: "evidence.failed.requests",
+    RESULT: "evidence.attach.results",
+}
 
 
 class ArtifactRef(BaseModel):
@@ -118,15 +122,16 @@ class Desk:
             about = {"subject": f"file_job_row/{row_id}", "correlation_id": job_id, "idempotency_key": event_id}
             drafts.append((type_, payload, about))
         published = await tx.publish_many(drafts)
-        links = [
-            {"event_id": str(each.id), "row_id": row_id} for row_id, each in zip(rows, published, strict=True)
-        ]
+        links = [{"event_id": str(each.id), "row_id": row_id} for row_id, each in zip(rows, published, strict=True)]
         await self.tables.do(tx, "events_add", job_id, json.dumps(links), type_, now)
 
     async def tell(self, tx: Work, results: list[ArtifactResult]) -> None:
         """Publish one result for each artifact that was tried."""
         await tx.publish_many(
-            (RESULT, each, {"subject": f"file_job_artifact/{each.artifact_id}", "correlation_id": str(each.file_job_id)})
+            (
+                RESULT,
+                each,
+                {"subject": f"file_job_artifact/{each.artifact_id}", "correlation_id": str(each.file_job_id)},
+            )
             for each in results
         )
-

@@ -192,9 +192,7 @@ class _Connection(asyncio.Protocol):
 
 
 async def _main(arguments: argparse.Namespace) -> None:
-    cases = FakeCases(
-        journal=arguments.journal, transient=arguments.transient, honours_keys=not arguments.ignores_keys
-    )
+    cases = FakeCases(journal=arguments.journal, transient=arguments.transient, honours_keys=not arguments.ignores_keys)
     port = await cases.start(arguments.port)
     print(f"cases at http://127.0.0.1:{port}", flush=True)  # noqa: T201 - a command prints
     await cases.serve()

@@ -1,8 +1,8 @@
 """Notices: N1 when every artifact of a job has had one attempt, N2 when nothing can move any more.
 
 Every result makes somebody look, after it was committed: so whoever looks last sees everything. A notice is an event,
-published by the transaction that sets ``n1_sent_at`` or ``n2_sent_at``; the row can be set once, so there is one of each
-under any race and any crash. If N2 has not come some time after N1, it is forced.
+published by the transaction that sets ``n1_sent_at`` or ``n2_sent_at``; the row can be set once, so there is one of
+each under any race and any crash. If N2 has not come some time after N1, it is forced.
 """
 
 import asyncio

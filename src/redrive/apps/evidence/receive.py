@@ -87,9 +87,10 @@ class _Pages:
             except ClientDisconnect:
                 return _problem(400, "the upload was broken off: send it again")
             if size is None:
-                return _problem(413, f"an upload has at most {self._desk.settings.limits.upload_bytes:,} bytes: split it")
+                most = self._desk.settings.limits.upload_bytes
+                return _problem(413, f"an upload has at most {most:,} bytes: split it")
             if size == 0:
-                return _problem(400, "the body is empty: send the ZIP as the body, like curl --data-binary @evidence.zip")
+                return _problem(400, "the body is empty: send the ZIP as the body, as curl --data-binary @a.zip does")
             job_id = str(self._desk.app.clock.new_id())
             await asyncio.to_thread(self._keep, f"jobs/{job_id}/source.zip", file)
         job_id = await self._added(job_id, name, size, key)

@@ -24,8 +24,9 @@ def register(desk: Desk) -> None:
         await requeue_all(desk)
 
     desk.app.schedules.add(
-        "evidence-retries", SCHEDULER, every=desk.settings.scheduler_every, retry_key="evidence-retries", catch_up="skip"
-    )
+        "evidence-retries", SCHEDULER, every=desk.settings.scheduler_every, catch_up="skip",
+        retry_key="evidence-retries",
+    )  # fmt: skip
 
 
 async def requeue_all(desk: Desk) -> int:

@@ -1,7 +1,7 @@
 """Sample: a case API of its own and one upload in which everything happens, for a first look.
 
-Three cases: one where all goes well, one whose API stumbles and recovers, one that was deleted; a file that is missing, one
-that is corrupt, and a line that is no case. Retries come after seconds instead of minutes.
+Three cases: one where all goes well, one whose API stumbles and recovers, one that was deleted; a file that is missing,
+one that is corrupt, and a line that is no case. Retries come after seconds instead of minutes.
 """
 
 import asyncio

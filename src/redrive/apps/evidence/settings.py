@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Self
 from urllib.parse import urlsplit
 
@@ -40,7 +40,7 @@ class Settings:
     kafka_prefix: str = ""
     token: str = ""
     notice_url: str = ""
-    retry: RetryPolicy = RetryPolicy.patient()
+    retry: RetryPolicy = field(default_factory=RetryPolicy.patient)
     scheduler_every: float = 30.0
     batch_rows: int = 200
     batch_pause: tuple[float, float] = (2.0, 5.0)
@@ -57,7 +57,8 @@ class Settings:
         """Read ``EVIDENCE_…`` variables, and REDRIVE_URL for the database."""
         said, default = _Said(environ), cls()
         sample = said.flag("EVIDENCE_SAMPLE", default=False)
-        base, cap = said.span("EVIDENCE_RETRY_DELAY", 2.0 if sample else 300.0), said.span("EVIDENCE_RETRY_CAP", 3_600.0)
+        base = said.span("EVIDENCE_RETRY_DELAY", 2.0 if sample else 300.0)
+        cap = said.span("EVIDENCE_RETRY_CAP", 3_600.0)
         pause = (said.span("EVIDENCE_BATCH_PAUSE_MIN", 2.0), said.span("EVIDENCE_BATCH_PAUSE_MAX", 5.0))
         if pause[0] > pause[1]:
             raise ConfigurationError("EVIDENCE_BATCH_PAUSE_MIN must not be longer than EVIDENCE_BATCH_PAUSE_MAX")

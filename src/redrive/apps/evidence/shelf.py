@@ -9,7 +9,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import IO, Any, Final, Protocol
@@ -62,10 +62,9 @@ class Folder:
             with sink:
                 while chunk := source.read(CHUNK):
                     _write(sink, chunk)
-            os.replace(sink.name, path)
+            Path(sink.name).replace(path)
         except BaseException:
-            with suppress(FileNotFoundError):
-                os.unlink(sink.name)
+            Path(sink.name).unlink(missing_ok=True)
             raise
 
     def settle(self) -> None:

@@ -59,20 +59,22 @@ from json_to_recordset($2::json) as x (event_id uuid, row_id uuid)
 
 -- The worker's gate. Row and artifacts are locked until the mark that somebody calls is committed.
 -- name: gate
-select a.id, a.s3_key, a.file_name, a.file_type, a.file_size_bytes, a.case_id, a.attempt_count, a.attachment_status,
-    a.retry_status, r.attaching_since
+select a.file_job_row_id, a.id, a.s3_key, a.file_name, a.file_type, a.file_size_bytes, a.case_id, a.attempt_count,
+    a.attachment_status, a.retry_status, r.attaching_since
 from evidence.file_job_artifact a
 join evidence.file_job_row r on r.id = a.file_job_row_id
-where a.file_job_id = $1 and a.file_job_row_id = $2
+where a.file_job_id = any($1::uuid[]) and a.file_job_row_id = any($2::uuid[])
 order by a.id
 for update
 
 -- name: mark
-update evidence.file_job_row set attaching_event_id = $2, attaching_since = $3 where id = $1
+update evidence.file_job_row r set attaching_event_id = x.event_id, attaching_since = $2::timestamptz
+from json_to_recordset($1::json) as x (row_id uuid, event_id uuid)
+where r.id = x.row_id
 
 -- name: retrying
 update evidence.file_job_artifact set retry_status = 'RETRYING', last_retry_at = $3, updated_at = $3
-where file_job_id = $1 and file_job_row_id = $2 and retry_status = 'RETRY_SCHEDULED'
+where file_job_id = any($1::uuid[]) and file_job_row_id = any($2::uuid[]) and retry_status = 'RETRY_SCHEDULED'
 
 -- An outcome is written if nobody has written a later one, and never over an attachment.
 -- name: outcomes
@@ -93,11 +95,38 @@ where a.file_job_id = $1 and a.file_job_row_id = $2 and a.id = x.id and a.attemp
     and a.attachment_status <> 'ATTACHED'
 returning a.id
 
--- name: unmark
-update evidence.file_job_row set attaching_event_id = null, attaching_since = null where id = $1
-
 -- name: roll_up
 update evidence.file_job_row r set
+    evidence_count = x.evidence_count,
+    evidence_attached_count = x.attached,
+    evidence_failed_count = x.failed,
+    evidence_status = case
+        when x.attached = x.evidence_count then 'COMPLETED'
+        when x.failed = x.evidence_count then 'FAILED'
+        when x.attached + x.failed = 0 then 'PENDING'
+        else 'PARTIALLY_FAILED'
+    end,
+    evidence_failed_files = x.files,
+    evidence_completed_at = case when x.attached = x.evidence_count then coalesce(r.evidence_completed_at, $3::timestamptz) end,
+    updated_at = $3::timestamptz
+from (
+    select file_job_row_id, count(*) as evidence_count,
+        count(*) filter (where attachment_status = 'ATTACHED') as attached,
+        count(*) filter (where attachment_status = 'FAILED') as failed,
+        jsonb_agg(
+            jsonb_build_object('artifact_id', id, 'file_name', file_name, 'errorCode', attachment_error_code) order by id
+        ) filter (where attachment_status = 'FAILED') as files
+    from evidence.file_job_artifact
+    where file_job_id = $1 and file_job_row_id = any($2::uuid[])
+    group by file_job_row_id
+) as x
+where r.id = x.file_job_row_id
+
+-- The same for one row, with which the calls are over.
+-- name: roll_up_done
+update evidence.file_job_row r set
+    attaching_event_id = null,
+    attaching_since = null,
     evidence_count = x.evidence_count,
     evidence_attached_count = x.attached,
     evidence_failed_count = x.failed,

@@ -72,19 +72,21 @@ from (
 
 -- The worker's gate. Nobody else writes until the mark that somebody calls is committed.
 -- name: gate
-select a.id, a.s3_key, a.file_name, a.file_type, a.file_size_bytes, a.case_id, a.attempt_count, a.attachment_status,
-    a.retry_status, r.attaching_since
+select a.file_job_row_id, a.id, a.s3_key, a.file_name, a.file_type, a.file_size_bytes, a.case_id, a.attempt_count,
+    a.attachment_status, a.retry_status, r.attaching_since
 from file_job_artifact a
 join file_job_row r on r.id = a.file_job_row_id
-where a.file_job_id = ?1 and a.file_job_row_id = ?2
+where a.file_job_id in (select value from json_each(?1)) and a.file_job_row_id in (select value from json_each(?2))
 order by a.id
 
 -- name: mark
-update file_job_row set attaching_event_id = ?2, attaching_since = ?3 where id = ?1
+update file_job_row as r set attaching_event_id = x.event_id, attaching_since = ?2
+from (select value ->> 'row_id' as row_id, value ->> 'event_id' as event_id from json_each(?1)) as x
+where r.id = x.row_id
 
 -- name: retrying
 update file_job_artifact set retry_status = 'RETRYING', last_retry_at = ?3, updated_at = ?3
-where file_job_id = ?1 and file_job_row_id = ?2 and retry_status = 'RETRY_SCHEDULED'
+where file_job_id in (select value from json_each(?1)) and file_job_row_id in (select value from json_each(?2)) and retry_status = 'RETRY_SCHEDULED'
 
 -- An outcome is written if nobody has written a later one, and never over an attachment.
 -- name: outcomes
@@ -108,11 +110,40 @@ where a.file_job_id = ?1 and a.file_job_row_id = ?2 and a.id = x.id and a.attemp
     and a.attachment_status <> 'ATTACHED'
 returning id
 
--- name: unmark
-update file_job_row set attaching_event_id = null, attaching_since = null where id = ?1
-
 -- name: roll_up
 update file_job_row as r set
+    evidence_count = x.evidence_count,
+    evidence_attached_count = x.attached,
+    evidence_failed_count = x.failed,
+    evidence_status = case
+        when x.attached = x.evidence_count then 'COMPLETED'
+        when x.failed = x.evidence_count then 'FAILED'
+        when x.attached + x.failed = 0 then 'PENDING'
+        else 'PARTIALLY_FAILED'
+    end,
+    evidence_failed_files = x.files,
+    evidence_completed_at = case when x.attached = x.evidence_count then coalesce(r.evidence_completed_at, ?3) end,
+    updated_at = ?3
+from (
+    select file_job_row_id, count(*) as evidence_count,
+        count(*) filter (where attachment_status = 'ATTACHED') as attached,
+        count(*) filter (where attachment_status = 'FAILED') as failed,
+        nullif(
+            json_group_array(
+                json_object('artifact_id', id, 'file_name', file_name, 'errorCode', attachment_error_code)
+            ) filter (where attachment_status = 'FAILED'), '[]'
+        ) as files
+    from file_job_artifact
+    where file_job_id = ?1 and file_job_row_id in (select value from json_each(?2))
+    group by file_job_row_id
+) as x
+where r.id = x.file_job_row_id
+
+-- The same for one row, with which the calls are over.
+-- name: roll_up_done
+update file_job_row as r set
+    attaching_event_id = null,
+    attaching_since = null,
     evidence_count = x.evidence_count,
     evidence_attached_count = x.attached,
     evidence_failed_count = x.failed,

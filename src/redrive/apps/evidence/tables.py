@@ -1,7 +1,7 @@
 """Tables: the app's own, and the statements it runs on them.
 
-Each statement stands in ``statements.sqlite.sql`` and ``statements.postgres.sql`` under the same name: their diff is the
-difference between the two. Rows come as the driver gives them, in the order of the columns.
+Each statement stands in ``statements.sqlite.sql`` and ``statements.postgres.sql`` under the same name: their diff is
+the difference between the two. Rows come as the driver gives them, in the order of the columns.
 """
 
 import json

@@ -26,7 +26,9 @@ from redrive.apps.evidence.settings import Limits
 CHUNK: Final = 262_144
 _RATIO_FLOOR: Final = 16 * 1_048_576  # below this nobody minds how well something packs
 _LISTED_BYTES: Final = 256  # of the directory, for each entry that may be there
-_ALLOWED: Final = frozenset("pdf png jpg jpeg gif tif tiff txt eml msg doc docx xls xlsx".split())
+_ALLOWED: Final = frozenset(
+    ("pdf", "png", "jpg", "jpeg", "gif", "tif", "tiff", "txt", "eml", "msg", "doc", "docx", "xls", "xlsx")
+)
 _MAGIC: Final = {"pdf": b"%PDF-", "png": b"\x89PNG", "jpg": b"\xff\xd8", "jpeg": b"\xff\xd8", "gif": b"GIF8"}
 _UNSAFE: Final = re.compile(r"^[/\\]|^[A-Za-z]:|(?:^|[/\\])\.\.(?:[/\\]|$)|[\x00-\x1f\x7f\\]")
 _DULL: Final = re.compile(r"[^A-Za-z0-9._-]+")
@@ -142,9 +144,7 @@ class _Upload:
             self._burst()
 
     def _burst(self) -> None:
-        raise BadUpload(
-            "ZIP_BOMB", f"unpacked, the ZIP is larger than {self._most / 1_048_576:,.0f} MB: split it, or raise the limit"
-        )
+        raise BadUpload("ZIP_BOMB", f"unpacked, the ZIP is larger than {self._most / 1_048_576:,.0f} MB: split it")
 
     # The CSV
 
@@ -183,25 +183,35 @@ class _Upload:
             return File(name, f"{self._prefix}/missing", None, "S3_NOT_FOUND", "the CSV names it, the ZIP lacks it")
         number, info = self._entries[key]
         file = File(name, f"{self._prefix}/{number}-{_DULL.sub('_', name.rpartition('/')[2])[-80:]}", info.file_size)
-        ending = name.rpartition(".")[2].lower()
-        if ending not in _ALLOWED:
-            return _refused(file, "INVALID_FORMAT", f"files of this kind (.{ending[:20]}) are not taken")
-        if info.flag_bits & 1:
-            return _refused(file, "INVALID_FORMAT", "it is encrypted: send the ZIP without a password")
         try:
-            with self._archive.open(info) as source:
-                reader = _Reader(self._chunks(source, self._limits.entry_bytes))
-                if not reader.peek().startswith(_MAGIC.get(ending, b"")):
-                    return _refused(file, "INVALID_FORMAT", f"its content is not that of a .{ending}")
-                self._put(file.key, reader)  # type: ignore[arg-type]
+            file.size = self._shelved(file, info)
+        except _Unfit as error:
+            file.error_code, file.error_message = error.code, str(error)
         except _TooLarge:
-            return _refused(file, "INVALID_FORMAT", f"it is larger than {self._limits.entry_bytes / 1_048_576:,.0f} MB")
+            most = f"{self._limits.entry_bytes / 1_048_576:,.0f} MB"
+            file.error_code, file.error_message = "INVALID_FORMAT", f"it is larger than {most}"
         except _Unwritable as error:
             raise error.why from None
         except (*_BROKEN, NotImplementedError, RuntimeError) as error:
-            return _refused(file, "CORRUPTED_FILE", f"it cannot be unpacked: {str(error)[:200]}")
-        file.size = reader.size
-        return file if file.size else _refused(file, "CORRUPTED_FILE", "it is empty")
+            file.error_code, file.error_message = "CORRUPTED_FILE", f"it cannot be unpacked: {str(error)[:200]}"
+        return file
+
+    def _shelved(self, file: File, info: zipfile.ZipInfo) -> int:
+        """Put a file on the shelf; return its size."""
+        ending = file.name.rpartition(".")[2].lower()
+        if ending not in _ALLOWED:
+            raise _Unfit("INVALID_FORMAT", f"files of this kind (.{ending[:20]}) are not taken")
+        if info.flag_bits & 1:
+            raise _Unfit("INVALID_FORMAT", "it is encrypted: send the ZIP without a password")
+        with self._archive.open(info) as source:
+            reader = _Reader(self._chunks(source, self._limits.entry_bytes))
+            head = reader.peek()
+            if not head:
+                raise _Unfit("CORRUPTED_FILE", "it is empty")
+            if not head.startswith(_MAGIC.get(ending, b"")):
+                raise _Unfit("INVALID_FORMAT", f"its content is not that of a .{ending}")
+            self._put(file.key, reader)  # type: ignore[arg-type]
+        return reader.size
 
     def _chunks(self, source: IO[bytes], most: int) -> Iterator[bytes]:
         size = 0
@@ -217,6 +227,14 @@ class _Upload:
 
 class _TooLarge(Exception):
     pass
+
+
+class _Unfit(Exception):
+    """This file cannot be taken, whatever is tried."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class _Unwritable(Exception):
@@ -248,11 +266,6 @@ class _Reader:
 def unwritable(error: Exception) -> Exception:
     """Mark an error as one of the object store's, for ``put`` to raise."""
     return _Unwritable(error)
-
-
-def _refused(file: File, code: str, message: str) -> File:
-    file.error_code, file.error_message = code, message
-    return file
 
 
 def _normal(name: str) -> str:
