@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import zipfile
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -83,9 +84,8 @@ class Bench:
     def named(self, sql: str) -> str:
         if self.desk.app.dialect == "sqlite":
             return sql
-        for name in ("file_job_artifact", "file_job_row", "file_job_event"):
-            sql = sql.replace(name, f"evidence.{name}")
-        return sql.replace("file_job ", "evidence.file_job ").replace("evidence_scheduler", "evidence.scheduler")
+        sql = re.sub(r"\b(file_job(?:_artifact|_row|_event)?)\b", r"evidence.\1", sql)
+        return sql.replace("evidence_scheduler", "evidence.scheduler")
 
     async def artifacts(self) -> dict[str, tuple[Any, ...]]:
         """Attachment status, error, attempts, retries, retry status of each artifact, by file name."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import signal
@@ -98,9 +99,7 @@ async def check(desk: Desk, job_id: str, attached: Counter[str], artifacts: int)
         rows = await tx.fetch(f"select id, attachment_status, attempt_count from {table}")
     outbox = "redrive.outbox" if desk.app.dialect == "postgres" else "redrive_outbox"
     async with desk.app.transaction() as tx:
-        sent = {
-            type_: n for type_, n in await tx.fetch(f"select type, count(*) from {outbox} group by type")
-        }  # fmt: skip
+        sent = dict(await tx.fetch(f"select type, count(*) from {outbox} group by type"))
     assert {id_: n for id_, n in attached.items() if n > 1} == {}, "attached twice"
     assert (sent[N1], sent[N2]) == (1, 1)
     assert len(rows) == artifacts
@@ -111,8 +110,6 @@ async def check(desk: Desk, job_id: str, attached: Counter[str], artifacts: int)
     assert (run.missing, run.extra, run.different) == (0, 0, 0)
     async with desk.app.transaction() as tx:
         ((*_, summary, _, _),) = await desk.tables.ask(tx, "job", job_id)
-    import json
-
     told = json.loads(summary)
     assert told["total"] == artifacts
     assert told["attached"] == len(ours)
