@@ -32,7 +32,7 @@ class Theatre:
         self.environment = {
             "REDRIVE_URL": url, "EVIDENCE_CASE_URL": f"http://127.0.0.1:{self.port}", "EVIDENCE_CASE_TIMEOUT": "1s",
             "EVIDENCE_OBJECTS": str(folder / "objects"), "EVIDENCE_RETRY_DELAY": "300ms",
-            "EVIDENCE_SCHEDULER_EVERY": "200ms", "EVIDENCE_BATCH_PAUSE_MIN": "0s", "EVIDENCE_BATCH_PAUSE_MAX": "50ms",
+            "EVIDENCE_SCHEDULER_EVERY": "1s", "EVIDENCE_BATCH_PAUSE_MIN": "0s", "EVIDENCE_BATCH_PAUSE_MAX": "50ms",
         }  # fmt: skip
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 

@@ -33,7 +33,7 @@ async def test_requests_retries_and_results_travel_on_their_topics(
     cases.tell(shaky, "500")
     fast = RetryPolicy(max_attempts=3, base_delay=0.2, max_delay=1.0, jitter=0.2)
     settings = settings_for(
-        sqlite_url, tmp_path, port, kafka=kafka_server.bootstrap, kafka_prefix=prefix, retry=fast, scheduler_every=0.2
+        sqlite_url, tmp_path, port, kafka=kafka_server.bootstrap, kafka_prefix=prefix, retry=fast, scheduler_every=1.0
     )
     async with Redrive(sqlite_url, migrate=True):
         pass

@@ -74,7 +74,7 @@ class Settings:
             token=environ.get("EVIDENCE_TOKEN", ""),
             notice_url=said.web("EVIDENCE_NOTICE_URL", ""),
             retry=RetryPolicy(max_attempts=3, base_delay=base, max_delay=max(base, cap), jitter=0.2),
-            scheduler_every=said.span("EVIDENCE_SCHEDULER_EVERY", 1.0 if sample else 30.0, least=0.1),
+            scheduler_every=said.span("EVIDENCE_SCHEDULER_EVERY", 1.0 if sample else 30.0, least=1.0),
             batch_rows=said.whole("EVIDENCE_BATCH_ROWS", 200, 1, 10_000),
             batch_pause=(0.2, 0.5) if sample and "EVIDENCE_BATCH_PAUSE_MIN" not in environ else pause,
             n2_after=said.span("EVIDENCE_N2_AFTER", 86_400.0),
