@@ -31,7 +31,7 @@ from redrive.errors import (
 )
 from redrive.event import COMPENSATE, Event, NewEvent, Options, Published, TrailEntry
 from redrive.group import Group
-from redrive.inbox import Work
+from redrive.inbox import Draft, Work
 from redrive.instant import to_micros
 from redrive.isolate import find_app, isolated
 from redrive.lock import Locks
@@ -67,7 +67,6 @@ from redrive.transport.relay import QUEUE, Verbatim
 from redrive.transport.traffic import Traffic
 from redrive.worker import FAILED_TYPE, Worker, WorkerOptions
 
-Draft = tuple[str, Any] | tuple[str, Any, Options]
 CompensateOn = Literal["cancelled", "deadline", "dead_letter"]
 UNCHANGED: Final = object()
 F = TypeVar("F", bound=Callable[..., Any])
@@ -125,7 +124,9 @@ class Redrive:
         self._opened = False
         self._opening: asyncio.Lock | None = None
         self._when_open: list[Callable[[Work], Awaitable[None]]] = []
+        self._when_closed: list[Callable[[], Awaitable[None]]] = []
         self._mounts: dict[str, Any] = {}
+        self._measures: list[Callable[[], Awaitable[Iterable[Any]]]] = []
         self._portal: _Portal | None = None
         self._portal_lock = threading.Lock()
         self.schedules = Schedules(self._ready, self.new_events)
@@ -420,6 +421,11 @@ class Redrive:
         self._when_open.append(function)
         return function
 
+    def when_closed(self, function: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+        """Call an async function each time the app has been closed: for clients and files that your handlers share."""
+        self._when_closed.append(function)
+        return function
+
     def mount(self, path: str, asgi: Any) -> None:
         """Have an ASGI app of your own served below a path, beside the console and the API."""
         if not path.startswith("/") or path.strip("/") == "":
@@ -435,6 +441,19 @@ class Redrive:
     def mounts(self) -> dict[str, Any]:
         """What is served beside the console and the API, by its path."""
         return dict(self._mounts)
+
+    def measure(self, function: Callable[[], Awaitable[Iterable[Any]]]) -> Callable[[], Awaitable[Iterable[Any]]]:
+        """Have metrics of your own told beside ours: an async function that gives ``redrive.operate.metrics.Reading``s.
+
+        It is asked at most every few seconds, however many scrape; one that fails is logged and left out.
+        """
+        self._measures.append(function)
+        return function
+
+    @property
+    def measures(self) -> tuple[Callable[[], Awaitable[Iterable[Any]]], ...]:
+        """Who is asked for metrics beside the engine."""
+        return tuple(self._measures)
 
     async def open(self) -> Self:
         """Open the store and check its schema. Called by itself on first use."""
@@ -465,6 +484,8 @@ class Redrive:
         portal, self._portal = self._portal, None
         if portal is not None:
             await asyncio.to_thread(portal.close)
+        for function in self._when_closed:
+            await function()
 
     async def __aenter__(self) -> Self:
         return await self.open()

@@ -126,13 +126,20 @@ class Harness:
             self._beside = _Beside(self._store, self._url, self.clock)
             stack.callback(self._beside.close)
             self._swap(stack)
+            for function in self.app._when_open:  # noqa: SLF001 - a part of the app for a while
+                async with self.app.transaction() as tx:
+                    await function(tx)
             self._stack = stack.pop_all()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._stack.aclose()
+        try:
+            for function in self.app._when_closed:  # noqa: SLF001 - a part of the app for a while
+                await function()
+        finally:
+            await self._stack.aclose()
 
     def _swap(self, stack: AsyncExitStack) -> None:
         app, before = self.app, dict(vars(self.app))

@@ -18,6 +18,7 @@ from redrive.counts import MOST_NAMES, OTHER, Histogram
 from redrive.dependency import State, kind_of
 from redrive.errors import MissingDriver, StoreUnavailable
 from redrive.event import THROTTLE
+from redrive.logs import log
 from redrive.operate import watched
 from redrive.operate.reading import Metric, Reading, seconds_between
 
@@ -310,6 +311,11 @@ class Board:
             found = [reading for source in SOURCES for reading in await source(self._app)]
         except StoreUnavailable:
             return [Reading(UP, 0)]
+        for measure in self._app.measures:
+            try:
+                found += await measure()
+            except Exception as error:  # noqa: BLE001 - somebody's own figures must not take ours along
+                log.error("metrics of the app's own failed", measure=repr(measure), error=repr(error)[:500])
         return [Reading(UP, 1), *found]
 
 

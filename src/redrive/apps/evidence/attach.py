@@ -1,0 +1,198 @@
+"""Attach: bring the artifacts of one row to their case.
+
+    gate      under a row lock: what is attached or given up is skipped; a mark says that somebody calls from now on
+    calls     each artifact by itself, its id as the idempotency key; if anybody may have called before, ask first
+    settle    outcomes, roll-up, one result an artifact and ``delivered``, in one fenced transaction
+
+A worker that dies between the calls and the settling leaves the mark: the next one asks the case what it has before it
+attaches anything. A failed artifact is a state of its own, not a failed event. Only when the case API is away as a
+whole does the event fail, and waits for the circuit; that spends no artifact's attempt.
+
+Next: ``retry`` for what failed, ``notices`` for the results.
+"""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from redrive import Context, DeadLetter, Work
+from redrive.apps.evidence.cases import ATTACHED, DEPENDENCY, Answer
+from redrive.apps.evidence.desk import ATTACH, RETRY, ArtifactResult, AttachRequest, Desk
+from redrive.apps.evidence.shelf import Content
+
+_AT_ONCE: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """What the gate let through."""
+
+    id: str
+    s3_key: str
+    file_name: str
+    file_type: str | None
+    size: int | None
+    case_id: str
+    attempt_count: int
+    ask_first: bool
+
+
+def register(desk: Desk) -> None:
+    """Add the handlers of both requests."""
+    gate = Gate(desk)
+
+    async def attach(request: AttachRequest, ctx: Context) -> None:
+        await _attach(desk, gate, request, ctx)
+
+    async def give_up(dead: DeadLetter, tx: Work) -> None:
+        await _give_up(desk, dead, tx)
+
+    for type_ in (ATTACH, RETRY):
+        desk.app.handler(
+            desk.handled(type_), needs=[DEPENDENCY], effects="outside", on_dead_letter=give_up
+        )(attach)  # fmt: skip
+
+
+async def _attach(desk: Desk, gate: "Gate", request: AttachRequest, ctx: Context) -> None:
+    job_id, row_id = str(request.file_job_id), str(request.file_job_row_id)
+    wanted = await gate.pass_(Passage(job_id, row_id, str(ctx.id)))
+    if not wanted:
+        return
+    contents = await desk.shelf.fetch([each.s3_key for each in wanted])
+    async with asyncio.TaskGroup() as group:
+        calls = [group.create_task(_call(desk, *pair)) for pair in zip(wanted, contents, strict=True)]
+    answers = [call.result() for call in calls]
+    async with ctx.transaction() as tx:
+        written = await _settle(desk, tx, job_id, row_id, [*zip(wanted, answers, strict=True)])
+    for artifact, answer in written:
+        last = not desk.settings.retry.should_retry(artifact.attempt_count + 1)
+        desk.counts.ended(artifact.attempt_count, answer.error_code, permanent=answer.is_permanent or last)
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """Who wants to call for which row."""
+
+    job_id: str
+    row_id: str
+    event_id: str
+
+
+class Gate:
+    """Lets rows through, those that wait together in one transaction: a commit costs more than its rows."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._waiting: list[tuple[Passage, asyncio.Future[list[Artifact]]]] = []
+        self._busy: asyncio.Task[None] | None = None
+
+    async def pass_(self, passage: Passage) -> list[Artifact]:
+        """Return what is to be tried of a row; once this returns, everybody knows that it may have been."""
+        future: asyncio.Future[list[Artifact]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((passage, future))
+        if self._busy is None or self._busy.done():
+            self._busy = asyncio.create_task(self._work())
+        return await future
+
+    async def _work(self) -> None:
+        while self._waiting:
+            these, self._waiting = self._waiting[:_AT_ONCE], self._waiting[_AT_ONCE:]
+            try:
+                async with self._desk.app.transaction() as tx:
+                    found = await through(self._desk, tx, [passage for passage, _ in these])
+            except BaseException as error:  # noqa: BLE001 - it belongs to those who wait
+                for _, future in these:
+                    if not future.done():
+                        future.set_exception(error)
+                continue
+            for passage, future in these:
+                if not future.done():
+                    future.set_result(found[passage.row_id])
+
+
+async def through(desk: Desk, tx: Work, passages: Sequence[Passage]) -> dict[str, list[Artifact]]:
+    """Choose what is to be tried: what never was, and what the scheduler has asked for. Mark these rows."""
+    tables, now = desk.tables, desk.app.clock.now()
+    jobs, rows = tables.ids({each.job_id for each in passages}), tables.ids({each.row_id for each in passages})
+    wanted: dict[str, list[Artifact]] = {each.row_id: [] for each in passages}
+    for row_id, id_, key, name, type_, size, case_id, tried, status, retry_status, since in await tables.ask(
+        tx, "gate", jobs, rows
+    ):
+        if status != "ATTACHED" and (tried == 0 or retry_status in ("RETRY_SCHEDULED", "RETRYING")):
+            ask_first = bool(tried) or since is not None
+            wanted[str(row_id)].append(Artifact(str(id_), key, name, type_, size, str(case_id), tried, ask_first))
+    marks = [{"row_id": each.row_id, "event_id": each.event_id} for each in passages if wanted[each.row_id]]
+    if marks:
+        await tables.do(tx, "mark", json.dumps(marks), now)
+    if any(each.attempt_count for artifacts in wanted.values() for each in artifacts):
+        await tables.do(tx, "retrying", jobs, rows, now)
+    return wanted
+
+
+async def _call(desk: Desk, artifact: Artifact, found: tuple[int, Content] | None) -> Answer:
+    """Try one artifact. Somebody who may have called before us may have attached it: look there first."""
+    if artifact.ask_first:
+        answer = await desk.cases.is_attached(artifact.case_id, artifact.id)
+        if answer is not None:
+            return answer
+    if found is None:
+        return Answer("S3_NOT_FOUND", f"there is no object {artifact.s3_key}")
+    size, content = found
+    if artifact.size is not None and size != artifact.size:
+        return Answer("CORRUPTED_FILE", f"it has {size} bytes, and had {artifact.size} when it was unpacked")
+    return await desk.cases.attach(artifact.case_id, artifact.id, artifact.file_name, artifact.file_type, content)
+
+
+async def _settle(
+    desk: Desk, tx: Work, job_id: str, row_id: str, ended: list[tuple[Artifact, Answer]]
+) -> list[tuple[Artifact, Answer]]:
+    """Write outcomes down, and tell of those that nobody else had written; return these."""
+    now, policy = desk.app.clock.now(), desk.settings.retry
+    dice = desk.app.clock.random()  # one for the row: its artifacts come due together, as they are requeued together
+    outcomes = [_outcome(artifact, answer, policy, dice) for artifact, answer in ended]
+    written = {str(row[0]) for row in await desk.tables.ask(tx, "outcomes", job_id, row_id, json.dumps(outcomes), now)}
+    await desk.tables.do(tx, "roll_up_done", job_id, desk.tables.ids([row_id]), now)
+    new = [(artifact, answer) for artifact, answer in ended if artifact.id in written]
+    await desk.tell(tx, [_result(job_id, row_id, artifact, answer, now) for artifact, answer in new])
+    return new
+
+
+def _outcome(artifact: Artifact, answer: Answer, policy: Any, dice: float) -> dict[str, Any]:
+    attempts = artifact.attempt_count + 1
+    outcome: dict[str, Any] = {
+        "id": artifact.id, "attempt_count": artifact.attempt_count, "error_code": answer.error_code,
+        "error_message": answer.message, "wait_seconds": None,
+    }  # fmt: skip
+    if answer is ATTACHED or answer.error_code is None:
+        outcome["retry_status"] = "RETRY_SUCCESS" if artifact.attempt_count else "PENDING"
+    elif answer.is_permanent or not policy.should_retry(attempts):
+        outcome["retry_status"] = "PERMANENT_FAILED"
+    else:
+        outcome["retry_status"] = "RETRY_FAILED"
+        outcome["wait_seconds"] = policy.delay_for(attempts, lambda: dice)
+    return outcome
+
+
+def _result(job_id: str, row_id: str, artifact: Artifact, answer: Answer, now: datetime) -> ArtifactResult:
+    return ArtifactResult(
+        file_job_id=UUID(job_id), file_job_row_id=UUID(row_id), case_id=UUID(artifact.case_id),
+        artifact_id=UUID(artifact.id), status="FAILED" if answer.error_code else "ATTACHED",
+        error_code=answer.error_code, error_message=answer.message, attempt_count=artifact.attempt_count + 1,
+        occurred_at=now,
+    )  # fmt: skip
+
+
+async def _give_up(desk: Desk, dead: DeadLetter, tx: Work) -> None:
+    """Write a failed attempt down for what a dead letter leaves behind, so that the scheduler takes it from there."""
+    payload = dead.payload if isinstance(dead.payload, dict) else {}
+    job_id, row_id = payload.get("file_job_id"), payload.get("file_job_row_id")
+    if not (isinstance(job_id, str) and isinstance(row_id, str)):
+        return
+    wanted = (await through(desk, tx, [Passage(job_id, row_id, str(dead.id))]))[row_id]
+    if wanted:
+        answer = Answer("SYSTEM_ERROR", f"the request became a dead letter: {dead.last_error.splitlines()[0][:300]}")
+        await _settle(desk, tx, job_id, row_id, [(each, answer) for each in wanted])

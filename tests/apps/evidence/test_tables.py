@@ -1,0 +1,125 @@
+"""The tables are what the design says, on both databases."""
+
+from __future__ import annotations
+
+import pytest
+
+from redrive.apps.evidence.cases import NETWORK, PERMANENT, Answer
+from tests.apps.evidence.conftest import Bench, case, upload_of
+
+CATEGORIES = {
+    "ATTACHMENT_API_TIMEOUT": "NETWORK", "503": "NETWORK", "NETWORK_TIMEOUT": "NETWORK", "500": "SYSTEM",
+    "SYSTEM_ERROR": "SYSTEM", "CORRUPTED_FILE": "DATA", "INVALID_FORMAT": "DATA", "S3_NOT_FOUND": "DATA", "401": "AUTH",
+    "403": "AUTH", "UNAUTHORIZED": "AUTH", "CASE_NOT_FOUND": "AUTH", "something else": "SYSTEM",
+}  # fmt: skip
+COLUMNS = [
+    "id",
+    "file_job_id",
+    "file_job_row_id",
+    "case_id",
+    "file_name",
+    "file_type",
+    "file_size_bytes",
+    "s3_key",
+    "attachment_status",
+    "attachment_error_code",
+    "attachment_error_message",
+    "attached_at",
+    "attempt_count",
+    "retry_count",
+    "retry_status",
+    "next_retry_at",
+    "last_retry_at",
+    "error_category",
+    "is_retryable",
+    "created_at",
+    "updated_at",
+]
+
+
+@pytest.mark.req("E1")
+async def test_every_column_of_the_design_is_there(bench: Bench) -> None:
+    await bench.ask(f"select {', '.join(COLUMNS)} from file_job_artifact")
+    await bench.ask(
+        "select evidence_count, evidence_attached_count, evidence_failed_count, evidence_status, evidence_failed_files,"
+        " evidence_completed_at from file_job_row"
+    )
+    await bench.ask("select n1_sent_at, n2_sent_at from file_job ")
+
+
+@pytest.mark.req("E1")
+@pytest.mark.parametrize("retries", [0, 1, 2])
+async def test_category_and_retryable_follow_from_the_code(bench: Bench, retries: int) -> None:
+    await bench.add(upload_of((case(), ["a.pdf"])))
+
+    for code, category in CATEGORIES.items():
+        await bench.write(f"update file_job_artifact set attachment_error_code = '{code}', retry_count = {retries}")
+        ((found, is_retryable),) = await bench.ask("select error_category, is_retryable from file_job_artifact")
+        assert found == category, code
+        assert bool(is_retryable) == (category in ("NETWORK", "SYSTEM") and retries < 2), code
+        assert Answer(code).is_permanent == (category in ("DATA", "AUTH")), "the worker judges as the database does"
+        assert Answer(code).is_silence == (category == "NETWORK")
+    assert {*CATEGORIES} >= NETWORK | PERMANENT
+
+
+@pytest.mark.req("E1")
+async def test_the_indexes_of_the_design_are_there_and_no_unknown_state_is_taken(bench: Bench) -> None:
+    await bench.add(upload_of((case(), ["a.pdf"])))
+    catalogue = "sqlite_master where type = 'index'" if bench.desk.app.dialect == "sqlite" else "pg_class"
+    column = "name" if bench.desk.app.dialect == "sqlite" else "relname"
+
+    async with bench.desk.app.transaction() as tx:
+        names = {row[0] for row in await tx.fetch(f"select {column} from {catalogue}")}
+
+    assert {"idx_artifact_retry_scan", "idx_artifact_retry_cover", "idx_artifact_by_job_row"} <= names
+    for column, table in (
+        ("attachment_status", "file_job_artifact"),
+        ("retry_status", "file_job_artifact"),
+        ("evidence_status", "file_job_row"),
+    ):
+        with pytest.raises(Exception, match=r"(?i)check"):
+            await bench.write(f"update {table} set {column} = 'SOMEHOW'")
+
+
+async def test_the_tables_may_be_made_again(bench: Bench) -> None:
+    job_id = await bench.add(upload_of((case(), ["a.pdf"])))
+
+    async with bench.desk.app.transaction() as tx:
+        await bench.desk.tables.make(tx)
+
+    assert (await bench.job(job_id))["status"] == "COMPLETED"
+
+
+@pytest.mark.req("E2")
+async def test_drifted_roll_ups_are_found_and_put_right(bench: Bench) -> None:
+    shaky = case()
+    bench.cases.tell(shaky, "422")
+    job_id = await bench.add(upload_of((shaky, ["a.pdf", "b.pdf"]), (case(), ["c.pdf"])))
+    before = (await bench.job(job_id))["rows"]
+    clean = await bench.desk.app.reconcilers.run_here("evidence-rollups")
+    assert (clean.compared, clean.different) == (2, 0), "they do not drift by themselves"
+    await bench.write(
+        "update file_job_row set evidence_attached_count = 7, evidence_status = 'COMPLETED' where line = 2"
+    )
+
+    run = await bench.desk.app.reconcilers.run_here("evidence-rollups")
+    await bench.h.run_due()
+
+    assert run.different == 1
+    assert (await bench.job(job_id))["rows"] == before
+    healed = await bench.desk.app.reconcilers.run_here("evidence-rollups")
+    assert (healed.different, healed.healed) == (0, 1)
+
+
+@pytest.mark.req("E8")
+async def test_a_notice_that_nobody_sent_is_found_and_sent(bench: Bench) -> None:
+    await bench.upload(upload_of((case(), ["a.pdf"])))
+    bench.h.fail_next(10, RuntimeError("results are lost"), target="EVIDENCE_ARTIFACT_RESULT")
+    bench.h.fail_next(10, RuntimeError("so is the look"), target="evidence.job.look")
+    await bench.h.advance("3m")
+    assert await bench.h.events("EVIDENCE_N1") == []
+
+    await bench.desk.app.reconcilers.run("evidence-notices")
+    await bench.h.run_due()
+
+    assert len(await bench.h.events("EVIDENCE_N1")) == len(await bench.h.events("EVIDENCE_N2")) == 1
