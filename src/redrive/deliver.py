@@ -82,6 +82,7 @@ class DeadLetter:
     error_class: str
     error_type: str
     last_error: str
+    safe_to_retry: bool
 
 
 def handler_from(

@@ -1304,6 +1304,7 @@ def _letter(row: Row, settlement: Settlement) -> DeadLetter:
         error_class=settlement.error_class,
         error_type=settlement.error_type,
         last_error=settlement.last_error,
+        safe_to_retry=settlement.safe_to_retry,
     )
 
 
