@@ -719,6 +719,8 @@ def python_api() -> str:
 
 
 def _entry(name: str, thing: type) -> list[str]:
+    if inspect.isfunction(thing):
+        return [f"## {name}\n", *_member(name, thing)]
     if issubclass(thing, errors.RedriveError):
         return [f"## {name}\n", f"{_said(thing)} See [errors](errors.md).\n"]
     parts = [f"## {name}\n", f"{_paragraphs(thing)}\n"]

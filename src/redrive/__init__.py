@@ -11,6 +11,7 @@ from redrive.classify import Rule
 from redrive.context import Context
 from redrive.deliver import DeadLetter, Retry
 from redrive.dependency import Dependency
+from redrive.duration import parse_duration
 from redrive.errors import (
     AlreadyHandled,
     AttemptStopped,
@@ -63,6 +64,7 @@ __all__ = [
     "Redrive",
     "Limits",
     "Retention",
+    "parse_duration",
     # going in
     "Published",
     "Priority",

@@ -86,6 +86,7 @@ class FailedAttempt:
     error_class: str
     error_type: str
     last_error: str
+    safe_to_retry: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -1348,6 +1348,7 @@ def _told(row: Row, settlement: Settlement, written: Mapping[str, Any]) -> DeadL
         "error_class": settlement.error_class,
         "error_type": settlement.error_type,
         "last_error": settlement.last_error,
+        "safe_to_retry": settlement.safe_to_retry,
     }
     if settlement.status is Status.FAILED:
         return DeadLetter(**common, failed_at=_instant(written["ended_at"]))

@@ -143,7 +143,7 @@ class Sites:
 def servers(run: Run) -> Iterator[tuple[NatsServer, NatsServer, int, int]]:
     """A hub, and a leaf that finds it through another port."""
     hub_port, line_port = free_port(), free_port()
-    hub = f'server_name: berlin\nleafnodes {{ listen: "127.0.0.1:{hub_port}" }}'
+    hub = f'server_name: berlin\nleafnodes {{ listen: "127.0.0.1:{hub_port}", no_advertise: true }}'
     remote = f'remotes: [{{ url: "nats-leaf://127.0.0.1:{line_port}" }}]'
     leaf = f"server_name: paris\nleafnodes {{ reconnect: 1, {remote} }}\nping_interval: 1s\nping_max: 2"
     try:
