@@ -443,7 +443,7 @@ class Redrive:
         return dict(self._mounts)
 
     def measure(self, function: Callable[[], Awaitable[Iterable[Any]]]) -> Callable[[], Awaitable[Iterable[Any]]]:
-        """Have metrics of your own told beside ours: an async function that gives ``redrive.operate.metrics.Reading``s.
+        """Have metrics of your own told beside ours: an async function that gives ``redrive.operate.reading.Reading``s.
 
         It is asked at most every few seconds, however many scrape; one that fails is logged and left out.
         """

@@ -16,6 +16,7 @@ OPEN = {
     "redrive.transport.kafka",
     "redrive.transport.nats",
     "redrive.operate.metrics",
+    "redrive.operate.reading",
     "redrive.operate.task",
     "redrive.operate.web",
 }

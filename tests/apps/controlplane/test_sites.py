@@ -153,7 +153,7 @@ async def test_messages_that_come_again_or_late_change_nothing(two: Two) -> None
         headers = {**(sent.headers or {}), "Nats-Msg-Id": "another"}
         await client.jetstream().publish("berlin.out", sent.data or b"", headers=headers)
         (intake,) = two.paris.traffic.intakes.values()
-        await until(lambda: intake.duplicates >= 1, PATIENCE)
+        await until(lambda: intake.taken["duplicate"] >= 1, PATIENCE)
 
         old = {"request": request.id, "home": "berlin", "version": 1, "state": "PROVISIONING", "facts": {}}
         await two.berlin.publish("request.moved", old, correlation_id=request.id)

@@ -54,6 +54,7 @@ def test_each_alert_fires_on_what_it_is_about_and_not_before(run: Run, tmp_path:
     if promtool is None:
         run.missing["promtool"] = "promtool is not on the PATH: it comes with Prometheus"
         pytest.fail(run.missing["promtool"]) if REQUIRE_ALL else pytest.skip(run.missing["promtool"])
+    assert promtool is not None
     (tmp_path / "evidence.rules.yml").write_text(rules())
     (tmp_path / TESTS.name).write_text(TESTS.read_text())
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from redrive.apps.evidence.desk import Desk
 from redrive.apps.evidence.tables import instant
-from redrive.operate.metrics import Metric, Reading
+from redrive.operate.reading import Metric, Reading
 
 _DAY: Final = timedelta(days=1)
 

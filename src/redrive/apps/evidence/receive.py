@@ -12,7 +12,7 @@ import asyncio
 import hmac
 import json
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import IO, Any, Final
 from urllib.parse import unquote
 
@@ -153,7 +153,7 @@ class _Pages:
         return JSONResponse({**_job(found[0]), "rows": told, "next_after": next_})
 
 
-def _named(names: tuple[str, ...], row: Any) -> dict[str, Any]:
+def _named(names: Sequence[str], row: Any) -> dict[str, Any]:
     return {
         name: plain(instant(value)) if name.endswith("_at") else plain(value)
         for name, value in zip(names, row, strict=True)

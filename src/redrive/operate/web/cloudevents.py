@@ -8,8 +8,8 @@ kept as headers. The headers of the request itself are its sender's, and are not
 from collections.abc import Mapping
 from typing import Any, Final
 
-from redrive.app import Draft
 from redrive.errors import Unparsable
+from redrive.inbox import Draft
 from redrive.operate.web.problems import INVALID, Problem
 from redrive.transport import envelope
 from redrive.transport.base import Message

@@ -8,9 +8,10 @@ from fastapi import Request
 from pydantic import AwareDatetime, Field, TypeAdapter, ValidationError
 from starlette.responses import JSONResponse, Response
 
-from redrive.app import Draft, Redrive
+from redrive.app import Redrive
 from redrive.event import NewEvent, Options, Published
 from redrive.gather import Gather
+from redrive.inbox import Draft
 from redrive.operate.auth import Permission
 from redrive.operate.web import answers, cloudevents, pages
 from redrive.operate.web.api.shared import BASE, Sent
