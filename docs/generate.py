@@ -428,8 +428,7 @@ _FUNCTION = re.compile(
     r"((?:--[^\n]*\n)*)create (?:or replace )?function (redrive\.\w+)\((.*?)\)\s*returns ((?:setof )?\w+)", re.DOTALL
 )
 _COMMENT = re.compile(r"--[^\n]*")
-PUBLIC_FUNCTIONS = ("publish", "outbox_replay", "cancel", "cancel_all", "guard")
-PUBLIC_FUNCTIONS = ("publish", "outbox_replay", "cancel", "cancel_all", "batch_close")
+PUBLIC_FUNCTIONS = ("publish", "outbox_replay", "cancel", "cancel_all", "guard", "batch_close")
 
 
 def main() -> int:
