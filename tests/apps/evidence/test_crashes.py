@@ -31,6 +31,7 @@ class Theatre:
         self._keys = ["--ignores-keys"] if ignores_keys else []
         self.environment = {
             "REDRIVE_URL": url, "EVIDENCE_CASE_URL": f"http://127.0.0.1:{self.port}", "EVIDENCE_CASE_TIMEOUT": "1s",
+            "EVIDENCE_CASE_PROBE": "200ms",
             "EVIDENCE_OBJECTS": str(folder / "objects"), "EVIDENCE_RETRY_DELAY": "300ms",
             "EVIDENCE_SCHEDULER_EVERY": "1s", "EVIDENCE_BATCH_PAUSE_MIN": "0s", "EVIDENCE_BATCH_PAUSE_MAX": "50ms",
         }  # fmt: skip
@@ -73,9 +74,11 @@ async def survived(url: str, folder: Path, *, rows: int, kills: int, ignores_key
             )
         job_id = answer.json()["file_job_id"]
         try:
-            for name in ("cases", "one", "two"):
-                theatre.start(name)
-            await until(lambda: theatre.journal.exists() and len(theatre.attached()) > 0, 30)
+            theatre.start("cases")
+            await until(theatre.journal.exists, 30)
+            theatre.start("one")
+            theatre.start("two")
+            await until(lambda: bool(theatre.attached()), 60)
             for _ in range(kills):
                 await asyncio.sleep(dice.uniform(0.1, 0.7))
                 name = dice.choice(("cases", "one", "two"))

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from redrive import Redrive, Status
+from redrive import Redrive, RetryPolicy, Status
 from redrive.apps.evidence.build import build
 from redrive.apps.evidence.desk import N2, TOPICS
 from redrive.apps.evidence.fake_cases import FakeCases
-from redrive.apps.evidence.settings import RetryPolicy
 from tests.apps.evidence.conftest import case, settings_for, upload_of, web
 from tests.kafka_server import KafkaServer
 from tests.transport.conftest import Topic

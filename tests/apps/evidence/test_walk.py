@@ -280,7 +280,8 @@ async def test_a_worker_that_fails_after_the_call_makes_the_next_one_ask_first(
     async with bench_with(store_url, tmp_path, honours_keys=False) as bench:
         from redrive.apps.evidence import attach
 
-        settle, struck = attach._settle, []
+        settle = attach._settle
+        struck: list[bool] = []
 
         async def strike(*arguments: Any) -> Any:
             if not struck:
