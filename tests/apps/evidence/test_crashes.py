@@ -120,14 +120,15 @@ async def check(desk: Desk, job_id: str, attached: Counter[str], artifacts: int)
 
 
 @pytest.mark.req("E7", "E8", "E2")
-@pytest.mark.parametrize("ignores_keys", [False, True], ids=["by its key", "by asking first"])
-async def test_killed_at_random_nothing_is_lost_or_doubled(store_url: str, tmp_path: Path, ignores_keys: bool) -> None:
-    await survived(store_url, tmp_path, rows=40, kills=4, ignores_keys=ignores_keys, seed=7)
+async def test_killed_at_random_nothing_is_lost_or_doubled(store_url: str, tmp_path: Path) -> None:
+    """On the one store with a case API that honours keys, on the other with one that attaches whatever comes."""
+    await survived(store_url, tmp_path, rows=30, kills=3, ignores_keys=store_url.startswith("sqlite"), seed=7)
 
 
 @pytest.mark.lab
 @pytest.mark.timeout(1_200)
 @pytest.mark.req("E7", "E8")
-@pytest.mark.parametrize("seed", range(5))
-async def test_killed_at_random_for_long(store_url: str, tmp_path: Path, seed: int) -> None:
-    await survived(store_url, tmp_path, rows=1_000, kills=60, ignores_keys=False, seed=seed)
+@pytest.mark.parametrize("ignores_keys", [False, True], ids=["by its key", "by asking first"])
+@pytest.mark.parametrize("seed", range(3))
+async def test_killed_at_random_for_long(store_url: str, tmp_path: Path, ignores_keys: bool, seed: int) -> None:
+    await survived(store_url, tmp_path, rows=1_000, kills=60, ignores_keys=ignores_keys, seed=seed)
