@@ -31,6 +31,7 @@ class Theatre:
         self._keys = ["--ignores-keys"] if ignores_keys else []
         self.environment = {
             "REDRIVE_URL": url, "EVIDENCE_CASE_URL": f"http://127.0.0.1:{self.port}", "EVIDENCE_CASE_TIMEOUT": "1s",
+            "EVIDENCE_CASE_PROBE": "200ms",
             "EVIDENCE_OBJECTS": str(folder / "objects"), "EVIDENCE_RETRY_DELAY": "300ms",
             "EVIDENCE_SCHEDULER_EVERY": "1s", "EVIDENCE_BATCH_PAUSE_MIN": "0s", "EVIDENCE_BATCH_PAUSE_MAX": "50ms",
         }  # fmt: skip
@@ -73,9 +74,11 @@ async def survived(url: str, folder: Path, *, rows: int, kills: int, ignores_key
             )
         job_id = answer.json()["file_job_id"]
         try:
-            for name in ("cases", "one", "two"):
-                theatre.start(name)
-            await until(lambda: theatre.journal.exists() and len(theatre.attached()) > 0, 30)
+            theatre.start("cases")
+            await until(theatre.journal.exists, 30)
+            theatre.start("one")
+            theatre.start("two")
+            await until(lambda: bool(theatre.attached()), 60)
             for _ in range(kills):
                 await asyncio.sleep(dice.uniform(0.1, 0.7))
                 name = dice.choice(("cases", "one", "two"))
@@ -117,14 +120,15 @@ async def check(desk: Desk, job_id: str, attached: Counter[str], artifacts: int)
 
 
 @pytest.mark.req("E7", "E8", "E2")
-@pytest.mark.parametrize("ignores_keys", [False, True], ids=["by its key", "by asking first"])
-async def test_killed_at_random_nothing_is_lost_or_doubled(store_url: str, tmp_path: Path, ignores_keys: bool) -> None:
-    await survived(store_url, tmp_path, rows=40, kills=4, ignores_keys=ignores_keys, seed=7)
+async def test_killed_at_random_nothing_is_lost_or_doubled(store_url: str, tmp_path: Path) -> None:
+    """On the one store with a case API that honours keys, on the other with one that attaches whatever comes."""
+    await survived(store_url, tmp_path, rows=30, kills=3, ignores_keys=store_url.startswith("sqlite"), seed=7)
 
 
 @pytest.mark.lab
 @pytest.mark.timeout(1_200)
 @pytest.mark.req("E7", "E8")
-@pytest.mark.parametrize("seed", range(5))
-async def test_killed_at_random_for_long(store_url: str, tmp_path: Path, seed: int) -> None:
-    await survived(store_url, tmp_path, rows=1_000, kills=60, ignores_keys=False, seed=seed)
+@pytest.mark.parametrize("ignores_keys", [False, True], ids=["by its key", "by asking first"])
+@pytest.mark.parametrize("seed", range(3))
+async def test_killed_at_random_for_long(store_url: str, tmp_path: Path, ignores_keys: bool, seed: int) -> None:
+    await survived(store_url, tmp_path, rows=1_000, kills=60, ignores_keys=ignores_keys, seed=seed)

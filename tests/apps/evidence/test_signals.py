@@ -50,8 +50,8 @@ async def test_the_metrics_of_the_design_say_what_happened(bench: Bench) -> None
 
 @pytest.mark.req("E10")
 def test_each_alert_fires_on_what_it_is_about_and_not_before(run: Run, tmp_path: Path) -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
+    promtool = shutil.which("promtool") or ""
+    if not promtool:
         run.missing["promtool"] = "promtool is not on the PATH: it comes with Prometheus"
         pytest.fail(run.missing["promtool"]) if REQUIRE_ALL else pytest.skip(run.missing["promtool"])
     assert promtool is not None

@@ -21,7 +21,7 @@ def build(settings: Settings) -> Desk:
     desk = Desk(app, settings, Tables(app.dialect), shelf_for(settings.objects), Cases(settings))
     app.when_open(desk.tables.make)
     app.when_closed(desk.cases.close)
-    app.dependency(DEPENDENCY)
+    app.dependency(DEPENDENCY, probe_after=settings.case_probe, probe_cap=12 * settings.case_probe)
     expand.register(desk)
     attach.register(desk)
     gate = notices.register(desk)

@@ -32,6 +32,7 @@ _JOBS: Final = 50
 _NAME_LIMIT: Final = 255
 _ARTIFACT: Final = slice(1, 9)
 _EVENT: Final = slice(9, None)
+_LINEAGE: Final[tuple[str, ...]] = LINEAGE
 
 
 def web(desk: Desk) -> Starlette:
@@ -144,9 +145,9 @@ class _Pages:
         for row in lineage:
             each = by_id[str(row[0])]
             if row[_ARTIFACT][0] is not None:
-                each["artifacts"][str(row[1])] = _named(LINEAGE[_ARTIFACT], row[_ARTIFACT])
+                each["artifacts"][str(row[1])] = _named(_LINEAGE[_ARTIFACT], row[_ARTIFACT])
             if row[_EVENT][0] is not None:
-                each["events"][str(row[9])] = _named(LINEAGE[_EVENT], row[_EVENT])
+                each["events"][str(row[9])] = _named(_LINEAGE[_EVENT], row[_EVENT])
         for each in told:
             each |= {"artifacts": [*each["artifacts"].values()], "events": [*each["events"].values()]}
         next_ = rows[-1][1] if len(rows) == _ROWS else None
