@@ -8,7 +8,6 @@ The reconciler looks after requests that do not move: an order or an answer that
 not ready by its deadline is undone.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -49,8 +48,6 @@ LATE: Final = "is late"
 STILL: Final = "stands still"
 LIVE: Final = (Status.PENDING, Status.IN_FLIGHT, Status.BLOCKED)
 _MOST_ASKED: Final = 3
-
-
 _TOLD: Final = (
     "reason", "error_class", "operation", "resource", "safe_to_retry", "cancelled_by", "address", "volume", "machine",
     "reduced",
@@ -256,12 +253,12 @@ class Requests:
             request = Request(
                 id=told.request, site=self.site, home=told.home, owner=told.owner, size=told.size,
                 volume_gb=told.volume_gb, image=told.image, state=State.PROVISIONING, deadline_at=told.deadline,
-                created_at=now, changed_at=now, step=KINDS[0],
+                created_at=now, changed_at=now, step=KINDS[0], version=1,
             )  # fmt: skip
             if await self.book.insert(tx, request):
                 await self._order(tx, request)
-            elif (known := await self.book.locked(tx, told.request)) is not None:
-                await self._report(tx, known)  # asked again: our answer was lost
+            known = await self.book.locked(tx, told.request)
+            await self._report(tx, known or request)  # also when it is asked again: our answer may be lost
 
     async def _on_called_off(self, told: CalledOff, ctx: Context) -> None:
         if told.site != self.site:
@@ -278,15 +275,14 @@ class Requests:
             return
         async with ctx.transaction() as tx:
             request = await self.book.locked(tx, told.request)
-            if request is not None and request.site != self.site and request.version < told.version:
-                facts: dict[str, Any] = told.facts
-                await self._write(tx, replace(request, state=told.state, version=told.version - 1, **facts))
+            # The same version again is a sign of life.
+            if request is not None and request.site != self.site and request.version <= told.version:
+                facts: dict[str, Any] = {**told.facts, "version": told.version, "asked_count": 0}
+                await self._write(tx, replace(request, state=told.state, **facts), tell=False)
 
     async def _report(self, tx: Work, request: Request) -> None:
         facts = {name: getattr(request, name) for name in _TOLD}
-        told = Moved(
-            request=request.id, home=request.home, version=request.version, state=request.state, facts=facts
-        )  # fmt: skip
+        told = Moved(request=request.id, home=request.home, version=request.version, state=request.state, facts=facts)
         await tx.publish(words.MOVED, told, **_about(request))
 
     # Looking after those that do not move
@@ -298,16 +294,21 @@ class Requests:
         return {request.id: why for request, why in await self._stuck()}
 
     async def _look(self, request_id: str) -> tuple[str | None, str | None]:
-        found = [why for request, why in await self._stuck() if request.id == request_id]
+        found = [why for _, why in await self._stuck(request_id)]
         return ("moves", found[0]) if found else (None, None)
 
-    async def _stuck(self) -> list[tuple[Request, str]]:
+    async def _stuck(self, only: str | None = None) -> list[tuple[Request, str]]:
         now = self.app.clock.now()
         long_ago = instant(now - timedelta(seconds=parse_duration(self.settings.stalled)))
         stuck = """state in ('FORWARDED', 'PROVISIONING', 'UNDOING')
             and (changed_at < $1 or (state = 'PROVISIONING' and site = $2 and deadline_at < $3))"""
         async with self.app.transaction() as tx:
-            rows = await self.book.where(tx, stuck, long_ago, self.site, instant(now))
+            values = (long_ago, self.site, instant(now))
+            rows = await (
+                self.book.where(tx, stuck, *values)
+                if only is None
+                else self.book.where(tx, f"{stuck} and id = $4", *values, only)
+            )
         return [(each, LATE if self._is_late(each) else STILL) for each in rows]
 
     def _is_late(self, request: Request) -> bool:
@@ -359,4 +360,4 @@ def _about(request: Request) -> Mapping[str, Any]:
 
 
 def _standing(request: Request) -> str:
-    return f"{request.state} ({json.dumps(request.step)})" if request.step else str(request.state)
+    return f"{request.state} (its {request.step})" if request.step else str(request.state)
