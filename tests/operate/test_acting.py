@@ -29,6 +29,7 @@ def test_a_replay_is_in_place_and_on_the_trail(seeds: Seeds) -> None:
             "action": "replay",
             "done": True,
             "refused": None,
+            "waits_for_approval": None,
         }
     ]
     assert (after.status, after.cycle, after.generation) == (Status.PENDING, 1, 7)

@@ -17,6 +17,7 @@ import pytest
 from redrive import (
     Context,
     DeadLetter,
+    Event,
     Matter,
     Redrive,
     Refused,
@@ -32,7 +33,7 @@ from redrive.attention import SHOWN, SOURCES
 from redrive.operate import actions, views
 from redrive.store.base import EventFilter, Finished, Session
 from redrive.store.sql import migrations
-from tests.operate.helpers import ended, environment, redrive, start, wait_until
+from tests.operate.helpers import ended, environment, in_app, redrive, start, wait_until
 from tests.worker.conftest import until, working
 
 SHOP = """
@@ -346,7 +347,7 @@ def follow(url: str, command: str, shop: Shop) -> None:
             assert ended(process).code == 0
             return
         try:
-            wait_until(lambda: not looked(url))
+            wait_until(lambda: not looked(url) and not in_app(url, waiting))
         finally:
             process.send_signal(signal.SIGTERM)
             assert ended(process).code == 0
@@ -356,6 +357,12 @@ def follow(url: str, command: str, shop: Shop) -> None:
     if words[0] == "plan":
         (started,) = re.findall(r'redrive run \S+ --reason "…"', done.out + done.err)
         follow(url, started, shop)
+
+
+async def waiting(app: Redrive) -> list[Event]:
+    """List what a worker of the shop would take now."""
+    found = await app.events(EventFilter(status=Status.PENDING))
+    return [each for each in found if each.target == "order" and each.due_at <= app.clock.now()]
 
 
 async def _work(shop: Shop, over: Callable[[], bool]) -> None:

@@ -36,7 +36,6 @@ async def test_any_json_value_comes_back_exactly(batch: list[Any], app: Redrive,
 
     for each, value in zip(published, batch, strict=True):
         text = claimed[str(each.id)]
-        assert text == json.dumps(value, ensure_ascii=False, separators=(",", ":"))
         assert same(json.loads(text), value)
         if each.id in read:  # a page of them
             assert same(read[each.id], value)

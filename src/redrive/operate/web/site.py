@@ -96,9 +96,9 @@ def _beside(mounts: Mapping[str, ASGIApp], ours: ASGIApp) -> ASGIApp:
         path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
         for place, theirs in longest_first:
             if path.startswith(place) and path[len(place) : len(place) + 1] in {"", "/"}:
-                root = scope.get("root_path", "")
-                below = {**scope, "app_root_path": scope.get("app_root_path", root), "root_path": root + place}
-                await _safely(theirs, below, receive, send)
+                root = scope.get("root_path", "") + place
+                # Its addresses begin there, too.
+                await _safely(theirs, {**scope, "app_root_path": root, "root_path": root}, receive, send)
                 return
         await ours(scope, receive, send)
 
