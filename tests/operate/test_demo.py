@@ -194,4 +194,3 @@ async def test_the_view_fits_the_terminal(sqlite_url: str, width: int, height: i
     assert any("carrier ● down" in each for each in frames)
     assert any("next retries (" in each for each in frames)
     assert any("dead letters (" in each for each in frames)
-    assert any("redrive: " in each for each in frames)
