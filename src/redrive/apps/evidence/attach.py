@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from redrive import Context, DeadLetter, Work
+from redrive import Context, DeadLetter, Gather, Work
 from redrive.apps.evidence.cases import ATTACHED, DEPENDENCY, Answer
 from redrive.apps.evidence.desk import ATTACH, RETRY, ArtifactResult, AttachRequest, Desk
 from redrive.apps.evidence.shelf import Content
@@ -43,7 +43,7 @@ class Artifact:
 
 def register(desk: Desk) -> None:
     """Add the handlers of both requests."""
-    gate = Gate(desk)
+    gate = gate_of(desk)
 
     async def attach(request: AttachRequest, ctx: Context) -> None:
         await _attach(desk, gate, request, ctx)
@@ -59,7 +59,7 @@ def register(desk: Desk) -> None:
 
 async def _attach(desk: Desk, gate: "Gate", request: AttachRequest, ctx: Context) -> None:
     job_id, row_id = str(request.file_job_id), str(request.file_job_row_id)
-    wanted = await gate.pass_(Passage(job_id, row_id, str(ctx.id)))
+    wanted = await gate(Passage(job_id, row_id, str(ctx.id)))
     if not wanted:
         return
     contents = await desk.shelf.fetch([each.s3_key for each in wanted])
@@ -82,36 +82,21 @@ class Passage:
     event_id: str
 
 
-class Gate:
-    """Lets rows through, those that wait together in one transaction: a commit costs more than its rows."""
+Gate = Gather[Passage, list[Artifact]]
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._waiting: list[tuple[Passage, asyncio.Future[list[Artifact]]]] = []
-        self._busy: asyncio.Task[None] | None = None
 
-    async def pass_(self, passage: Passage) -> list[Artifact]:
-        """Return what is to be tried of a row; once this returns, everybody knows that it may have been."""
-        future: asyncio.Future[list[Artifact]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((passage, future))
-        if self._busy is None or self._busy.done():
-            self._busy = asyncio.create_task(self._work())
-        return await future
+def gate_of(desk: Desk) -> Gate:
+    """Let rows through, those that come together in one transaction: a commit costs more than its rows.
 
-    async def _work(self) -> None:
-        while self._waiting:
-            these, self._waiting = self._waiting[:_AT_ONCE], self._waiting[_AT_ONCE:]
-            try:
-                async with self._desk.app.transaction() as tx:
-                    found = await through(self._desk, tx, [passage for passage, _ in these])
-            except BaseException as error:  # noqa: BLE001 - it belongs to those who wait
-                for _, future in these:
-                    if not future.done():
-                        future.set_exception(error)
-                continue
-            for passage, future in these:
-                if not future.done():
-                    future.set_result(found[passage.row_id])
+    Once a passage is answered, everybody knows that its row may have been tried.
+    """
+
+    async def let_through(passages: Sequence[Passage]) -> list[list[Artifact]]:
+        async with desk.app.transaction() as tx:
+            found = await through(desk, tx, passages)
+        return [found[each.row_id] for each in passages]
+
+    return Gather(let_through, most=_AT_ONCE)
 
 
 async def through(desk: Desk, tx: Work, passages: Sequence[Passage]) -> dict[str, list[Artifact]]:
