@@ -52,8 +52,8 @@ format: $(READY) ## put the code in shape
 bench: $(PEERS) ## measure, beside the peers (ARGS=…)
 	$(BIN)/redrive bench all $(ARGS)
 
-lab: $(READY) ## long experiments (LAB_MINUTES=…, ARGS=…)
-	$(BIN)/pytest -m lab $(ARGS)
+lab: $(READY) ## long experiments (LAB_MINUTES=60 in all, LAB_SEED=…, ARGS=…)
+	$(BIN)/pytest -m lab --timeout 0 $(ARGS)
 
 pictures: $(READY) ## draw the pictures of the documentation anew (ARGS=FOLDER for all of them)
 	$(BIN)/python -m tests.console.screenshots $(ARGS)

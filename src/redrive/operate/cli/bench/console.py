@@ -11,6 +11,7 @@ from redrive.operate.cli.bench.measure import BenchFailed
 _PLACES = (
     "/", "/failures", "/failures?state=new", "/events", "/events?q=status:failed", "/events?q=status:pending",
     "/redrives", "/keys", "/dependencies", "/workers", "/policies", "/audit", "/problems",
+    "/attention", "/batches", "/tasks?id=corr-777", "/reservations", "/transports", "/schedules", "/reconcilers",
 )  # fmt: skip
 _OK = 200
 
