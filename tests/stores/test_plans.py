@@ -280,6 +280,19 @@ SQLITE = {
     "handled": (),
 }
 
+# What asks for members that wait or are under way reads these, and not the million that have ended.
+MEMBERS = {
+    "redrives": {"released"},
+    "redrive_get": {"released"},
+    "group_redrives": {"released"},
+    "redrive_outcomes": {"released"},
+    "redrive_running": {"ready", "released"},
+    "redrive_stage": {"ready"},
+    "redrive_unnoted": {"ready", "event"},
+    "redrive_pick": {"ready", "waiting"},
+    "redrive_payloads": {"ready"},
+}
+
 # These read whole indexes, of which each holds little, or stop at a limit.
 ATTENTION = {
     "attention_work": (
@@ -357,6 +370,15 @@ def test_on_sqlite_the_statements_use_their_indexes(plan_on_sqlite: PlanOnSqlite
         assert "SCAN redrive_outbox" not in plan, plan
         assert "SCAN o" not in plan, plan
         assert "B-TREE FOR ORDER" not in plan or verb not in ("claim", "next_due"), plan
+
+
+@pytest.mark.req("B1")
+def test_on_sqlite_members_of_a_redrive_are_found_by_their_state(plan_on_sqlite: PlanOnSqlite) -> None:
+    for verb, indexes in MEMBERS.items():
+        query = load("sqlite", verb)
+        plan = plan_on_sqlite(query, dict.fromkeys(query.names, 1))
+        assert [each for each in indexes if f"redrive_redrive_item_{each}" not in plan] == [], plan
+        assert not re.search(r"SEARCH \w+ USING PRIMARY KEY \(redrive_id=\?\)", plan), plan
 
 
 @pytest.mark.req("W10")

@@ -15,7 +15,7 @@ from redrive.attention import Urgency
 from redrive.batch import GRACE_SECONDS
 from redrive.counts import MOST_NAMES, RECOVERY_BOUNDS, Histogram
 from redrive.operate.reading import Metric, Reading, seconds_between
-from redrive.transport.relay import QUEUE, RELAY
+from redrive.transport.relay import RELAY
 from redrive.transport.traffic import STALE_SECONDS
 
 _MOST: Final = 1_000
@@ -140,19 +140,13 @@ def _state(row: Mapping[str, Any]) -> str:
 async def _transports(app: Redrive) -> list[Reading]:
     rows = await app.store.ask("transports")
     relays = app.traffic.relays
-    routes = {row["name"].removeprefix(RELAY) for row in rows if row["kind"] == "relay"}
-    routes |= {relay.name for relay in relays.values()}
+    routes = {row["name"] for row in rows if row["kind"] == "relay"} | relays.keys()
     told = [*_links(rows)]
     if not routes:
         return told
-    queues = sorted({QUEUE, *(relay.queue for relay in relays.values())})
-    brokers = sorted({row["broker"] for row in rows} | {relay.to.broker.name for relay in relays.values()})
-    unsent = {
-        row["target"].removeprefix(RELAY): row
-        for row in await app.store.ask("relay_lag", queues=queues, brokers=brokers[:MOST_NAMES], limit=_MOST)
-    }
-    for route in sorted(routes | unsent.keys())[:MOST_NAMES]:
-        row = unsent.get(route)
+    unsent = await app.traffic.unsent(rows)
+    for target in sorted(routes | unsent.keys())[:MOST_NAMES]:
+        row, route = unsent.get(target), target.removeprefix(RELAY)
         told.append(Reading(UNSENT, row["n"] if row else 0, (route,)))
         told.append(Reading(OLDEST_UNSENT, seconds_between(row["oldest_at"], row["now"]) if row else 0.0, (route,)))
     return told

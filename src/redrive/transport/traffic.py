@@ -5,13 +5,14 @@ Every few seconds each route and intake says in the database how it stands, if t
 not, how much has moved. ``redrive transports ls`` reads it, from wherever.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from redrive.clock import Clock
+from redrive.counts import MOST_NAMES
 from redrive.duration import span
 from redrive.duty import Duty, Tick
 from redrive.errors import ConfigurationError, Refused, StoreUnavailable
@@ -31,6 +32,7 @@ STALE_SECONDS: Final = 120.0
 _FORGET_SECONDS: Final = 60.0
 _FORGET_LIMIT: Final = 5_000
 _MOST_COPIES: Final = 1_000_000
+_MOST_COUNTED: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +232,8 @@ class Traffic:
     async def standing(self) -> list[Standing]:
         """List the routes and intakes of all workers, and what waits to be sent."""
         store = await self._ready()
-        unsent = {row["target"]: row for row in await store.ask("unsent")}
         rows = await store.ask("transports")
+        unsent = await self.unsent(rows)
         found = [_standing(row, unsent) for row in rows]
         known = {each.name for each in found}
         now = found[0].now if found else self._clock.now()
@@ -245,6 +247,14 @@ class Traffic:
                     )
                 )  # fmt: skip
         return found
+
+    async def unsent(self, rows: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+        """Look what waits to be sent, by target: at the first 1,000 of each lane, and of each broker that is waited for."""
+        relays = self.relays.values()
+        queues = sorted({QUEUE, *(relay.queue for relay in relays)}) if relays else []  # none: all of them
+        brokers = sorted({row["broker"] for row in rows} | {relay.to.broker.name for relay in relays})[:MOST_NAMES]
+        found = await (await self._ready()).ask("relay_lag", queues=queues, brokers=brokers, limit=_MOST_COUNTED)
+        return {row["target"]: row for row in found}
 
     async def republish(
         self, route: str, *, since: datetime, until: datetime, by: str, reason: str, limit: int = 10_000

@@ -9,7 +9,7 @@ set state = case
         else 'failed_other' end,
     reason = case when o.id is null then 'the event is gone' when o.status = 'cancelled' then 'it was cancelled' end,
     ended_at = coalesce(o.ended_at, :now)
-from (select x.redrive_id, x.position, x.event_id, x.cycle from redrive_redrive_item x
+from (select x.redrive_id, x.position, x.event_id, x.cycle from redrive_redrive_item x indexed by redrive_redrive_item_released
       where x.redrive_id = :id and x.state = 'released') w
 left join redrive_outbox o on o.id = w.event_id
 where i.redrive_id = w.redrive_id and i.position = w.position

@@ -3,11 +3,14 @@
 -- Of more than 5,000 members under way a part is looked at each time, by chance, too: 100,000 took a second.
 select id, max(surely) as surely from (
     select r.id, not exists (
-        select 1 from redrive_redrive_item i where i.redrive_id = r.id and i.state = 'ready') as surely
+        select 1 from redrive_redrive_item i indexed by redrive_redrive_item_ready
+        where i.redrive_id = r.id and i.state = 'ready') as surely
     from redrive_redrive r
     where r.state = 'running'
-      and (exists (select 1 from redrive_redrive_item i where i.redrive_id = r.id and i.state = 'ready')
-           or not exists (select 1 from redrive_redrive_item i where i.redrive_id = r.id and i.state = 'released'))
+      and (exists (select 1 from redrive_redrive_item i indexed by redrive_redrive_item_ready
+                   where i.redrive_id = r.id and i.state = 'ready')
+           or not exists (select 1 from redrive_redrive_item i indexed by redrive_redrive_item_released
+                          where i.redrive_id = r.id and i.state = 'released'))
     union all
     select i.redrive_id, 1
     from (select x.redrive_id, x.position from redrive_redrive_item x where x.state = 'released'
