@@ -5,8 +5,6 @@
 
 Every call ends within its limit, as an ``Answer``: attached, or an error code of the taxonomy. Only when nothing can be
 reached at all is that no answer but an outage (``DependencyUnavailable``), which is nobody's attempt.
-
-aiohttp and not httpx: 0.24 ms of CPU a call here, server included, against 4.5 ms.
 """
 
 import json

@@ -7,10 +7,8 @@ dead letters of its own. The first has the type of the source as its target, so 
 
 import importlib
 import re
-import ssl
 import sys
-from collections.abc import Awaitable, Callable
-from functools import cache
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -43,6 +41,7 @@ class Destinations:
         self._app = app
         self._retry = retry
         self._brokers: dict[str, Any] = {}
+        self._forwarder: Forwarder | None = None
 
     def connect(self, source: Source) -> None:
         """Register every destination of a source."""
@@ -56,7 +55,8 @@ class Destinations:
         # The limit of attempts holds whatever happens: no brake that lets a bug of yours pass for an outage.
         options: dict[str, Any] = {"retry": self._retry, "timeout": source.timeout_seconds, "brake": False}
         if urlsplit(said).scheme in {"http", "https"}:
-            function = forward(self._app, source, said)
+            self._forwarder = self._forwarder or Forwarder(self._app)
+            function = self._forwarder.to(source, said)
             options |= {"needs": [_host(said)], "effects": "outside"}
         elif said == "log":
             function = _log
@@ -131,30 +131,54 @@ def _function(source: Source, said: str) -> Callable[..., Any]:
 # --- to a URL ---
 
 
-def forward(app: Redrive, source: Source, url: str) -> Callable[[Any, Context], Awaitable[None]]:
-    """Make the handler that sends the messages of a source on, signed anew if it has a secret for that."""
-    httpx = _httpx()
-    host = _host(url)
+class Forwarder:
+    """The client of all URLs; its connections are kept and used again."""
 
-    async def send(payload: Any, ctx: Context) -> None:
-        kept = ctx.headers
-        body, message_id = body_of(payload, kept), ctx.subject or ctx.idempotency_key
-        at = int(app.clock.now().timestamp())
-        headers = {
-            "content-type": kept.get("content-type", "application/json"),
-            "webhook-id": message_id,
-            "webhook-timestamp": str(at),
-        }
-        if source.sign is not None:
-            headers["webhook-signature"] = sign(source.sign, message_id, at, body)
+    def __init__(self, app: Redrive) -> None:
+        self._app = app
+        self._aiohttp = _aiohttp()
+        self._session: Any = None
+        app.when_closed(self.close)
+
+    def to(self, source: Source, url: str) -> Callable[[Any, Context], Awaitable[None]]:
+        """Make the handler that sends the messages of a source on, signed anew if it has a secret for that."""
+        host = _host(url)
+
+        async def send(payload: Any, ctx: Context) -> None:
+            body, message_id = body_of(payload, ctx.headers), ctx.subject or ctx.idempotency_key
+            at = int(self._app.clock.now().timestamp())
+            headers = {
+                "content-type": ctx.headers.get("content-type", "application/json"),
+                "webhook-id": message_id,
+                "webhook-timestamp": str(at),
+            }
+            if source.sign is not None:
+                headers["webhook-signature"] = sign(source.sign, message_id, at, body)
+            _judge(host, *await self._sent(host, url, body, headers, source.timeout_seconds or _FORWARD_SECONDS))
+
+        return send
+
+    async def _sent(
+        self, host: str, url: str, body: bytes, headers: Mapping[str, str], seconds: float
+    ) -> tuple[int, str]:
+        limit = self._aiohttp.ClientTimeout(total=seconds)
         try:
-            async with httpx.AsyncClient(verify=_trust(), timeout=source.timeout_seconds or _FORWARD_SECONDS) as client:
-                answer = await client.post(url, content=body, headers=headers)
-        except httpx.TransportError as error:
+            async with self._open().post(
+                url, data=body, headers=headers, timeout=limit, allow_redirects=False
+            ) as answer:
+                return answer.status, (await answer.content.read(_LONGEST_ANSWER)).decode("utf-8", "replace")
+        except (self._aiohttp.ClientError, TimeoutError) as error:
             raise DependencyUnavailable(host, f"{type(error).__name__}: {error}") from error
-        _judge(host, answer.status_code, answer.text[:_LONGEST_ANSWER])
 
-    return send
+    def _open(self) -> Any:
+        if self._session is None:
+            self._session = self._aiohttp.ClientSession(cookie_jar=self._aiohttp.DummyCookieJar())
+        return self._session
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
 
 def _judge(host: str, status: int, text: str) -> None:
@@ -169,14 +193,9 @@ def _judge(host: str, status: int, text: str) -> None:
     raise HandlerError(told)
 
 
-@cache
-def _trust() -> ssl.SSLContext:
-    return ssl.create_default_context()  # takes 10 ms to make
-
-
-def _httpx() -> Any:
+def _aiohttp() -> Any:
     try:
-        import httpx  # noqa: PLC0415 - only who forwards needs it
+        import aiohttp  # noqa: PLC0415 - only who forwards needs it
     except ModuleNotFoundError as error:
-        raise ConfigurationError("forwarding to a URL needs the package httpx: pip install 'redrive[apps]'") from error
-    return httpx
+        raise ConfigurationError("forwarding to a URL needs aiohttp: pip install 'redrive[apps]'") from error
+    return aiohttp
