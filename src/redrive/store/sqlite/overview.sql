@@ -1,9 +1,12 @@
--- Overview: what an operator asks first. Large counts stop at 10,001; the oldest due event is found lane by lane.
+-- Overview: what an operator asks first. Large counts stop at 10,001, but for dead letters, which
+-- their groups count; the oldest due event is found lane by lane.
 select
     (select count(*) from (select 1 from redrive_outbox where status = 'pending' limit 10001)) as pending,
     (select count(*) from redrive_outbox where status = 'in_flight') as in_flight,
     (select count(*) from (select 1 from redrive_outbox where status = 'blocked' limit 10001)) as blocked,
-    (select count(*) from (select 1 from redrive_outbox where status = 'failed' and deleted_at is null limit 10001)) as failed,
+    (select coalesce(sum(dead_count), 0) from redrive_failure_group)
+        + (select count(*) from (select 1 from redrive_outbox where status = 'failed' and fingerprint is null and deleted_at is null
+                                 limit 10001)) as failed,
     (select count(*) from (select 1 from redrive_outbox where status = 'delivered' limit 10001)) as delivered,
     (select count(*) from redrive_session where ended_at is null and lease_until > :now) as workers,
     (select (:now - min(due_at)) / 1e6 from (
