@@ -10,7 +10,7 @@ import json
 import re
 import shlex
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
@@ -79,7 +79,7 @@ class Matter:
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain dict."""
-        told = asdict(self)
+        told = {each.name: getattr(self, each.name) for each in fields(self)}
         return {**told, "urgency": str(self.urgency), "since": None if self.since is None else iso(self.since)}
 
 

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
 from redrive.errors import ConfigurationError
@@ -24,7 +25,18 @@ _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_a-zA-Z]+"
 _SHORTEST: Final = 4  # a shorter secret would hide half of every text
 _SHORTEST_NUMBER: Final = 3  # where it stands alone: the digits on the back of a card are three
 _DEEPEST: Final = 200
+_REMEMBERED: Final = 100
 _BEARER: Final = re.compile(r"(?i)\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{8,}")
+
+
+@lru_cache(maxsize=4_096)  # the same few names come again and again
+def _hides(hidden: tuple[tuple[str, ...], ...], name: str) -> bool:
+    found = _words(name)
+    return any(
+        found[start : start + len(wanted)] == wanted
+        for wanted in hidden
+        for start in range(len(found) - len(wanted) + 1)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +63,8 @@ class Mask:
 
     def hides(self, name: str) -> bool:
         """Say whether a field of this name is secret."""
-        found = _words(name)
-        return any(
-            found[start : start + len(wanted)] == wanted
-            for wanted in self._words
-            for start in range(len(found) - len(wanted) + 1)
-        )
+        hides = _hides if len(name) <= _REMEMBERED else _hides.__wrapped__  # a name may be as long as a payload
+        return hides(self._words, name)
 
     def value(self, value: Any) -> Any:
         """Return decoded JSON with the secret fields hidden; what is empty stays."""

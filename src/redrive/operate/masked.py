@@ -102,8 +102,18 @@ def hidden_story(app: Redrive, told: GroupStory) -> GroupStory:
 
 
 async def group(app: Redrive, found: Group) -> dict[str, Any]:
-    """Show one group in a list; its title is the error of its latest dead letter."""
-    return {**group_json(found), "title": await quoted(app, found.sample_event_id, found.title)}
+    """Show one group."""
+    (shown,) = await groups(app, [found])
+    return shown
+
+
+async def groups(app: Redrive, found: Sequence[Group]) -> list[dict[str, Any]]:
+    """Show groups in a list; the title of each is the error of its latest dead letter."""
+    secrets = await _secrets(app, [each.sample_event_id for each in found])
+    return [
+        {**group_json(each), "title": app.mask.text(each.title, secrets.get(str(each.sample_event_id), ()))}
+        for each in found
+    ]
 
 
 async def report(app: Redrive, told: Report) -> dict[str, Any]:
@@ -169,10 +179,10 @@ async def _compared(app: Redrive, name: str) -> set[str]:
 # --- what texts quote ---
 
 
-async def held_key(app: Redrive, found: HeldKey) -> dict[str, Any]:
-    """Show one key that is held up."""
-    line = (found.last_error or "").partition("\n")[0]
-    return {**plain(found), "last_error": (await quoted(app, found.head, line)) or None}
+async def held_keys(app: Redrive, found: Sequence[HeldKey]) -> list[dict[str, Any]]:
+    """Show keys that are held up."""
+    errors = await quoted(app, [(each.head, (each.last_error or "").partition("\n")[0]) for each in found])
+    return [{**plain(each), "last_error": error or None} for each, error in zip(found, errors, strict=True)]
 
 
 async def overview(app: Redrive) -> dict[str, Any]:
@@ -211,10 +221,10 @@ async def _quoted_secrets(app: Redrive) -> set[str]:
     return {secret for each in (await _secrets(app, events)).values() for secret in each}
 
 
-async def quoted(app: Redrive, event_id: UUID | None, text: str) -> str:
-    """Hide in a text what is secret in the event that it speaks of."""
-    found = {} if event_id is None else await _secrets(app, [event_id])
-    return app.mask.text(text, found.get(str(event_id), ()))
+async def quoted(app: Redrive, texts: Sequence[tuple[UUID | None, str]]) -> list[str]:
+    """Hide in each text what is secret in the event that it speaks of."""
+    secrets = await _secrets(app, [event_id for event_id, _ in texts if event_id is not None])
+    return [app.mask.text(text, secrets.get(str(event_id), ())) for event_id, text in texts]
 
 
 async def _secrets(app: Redrive, ids: Iterable[UUID | str]) -> dict[str, set[str]]:

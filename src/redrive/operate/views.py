@@ -8,7 +8,7 @@ import heapq
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -420,7 +420,8 @@ async def _redrives_of(app: Redrive, group: Group) -> list[tuple[Redriving, int]
 
 def group_json(group: Group) -> dict[str, Any]:
     """Return a group as a plain dict."""
-    return {**_plain(asdict(group)), "short": group.short, "why": group.why}
+    told = {each.name: getattr(group, each.name) for each in fields(group)}
+    return {**_plain(told), "short": group.short, "why": group.why}
 
 
 def skew_json(each: Skew) -> dict[str, Any]:

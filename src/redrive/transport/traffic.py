@@ -249,7 +249,7 @@ class Traffic:
         return found
 
     async def unsent(self, rows: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-        """Look what waits to be sent, by target: at the first 1,000 of each lane, and of each broker that is waited for."""
+        """Look what waits to be sent, by target: the first 1,000 of each lane and of each broker that is away."""
         relays = self.relays.values()
         queues = sorted({QUEUE, *(relay.queue for relay in relays)}) if relays else []  # none: all of them
         brokers = sorted({row["broker"] for row in rows} | {relay.to.broker.name for relay in relays})[:MOST_NAMES]

@@ -1,6 +1,5 @@
 """Failures: dead letters by their cause. Where an operator's day begins."""
 
-from datetime import datetime
 from typing import Annotated, Any, Final
 
 from fastapi import Query, Request
@@ -44,14 +43,13 @@ async def failures(
     return page(
         request, "failures.html", caller, here="/failures", topics=("failure_group",), state=state,
         everything=everything,
-        groups=[await _row(app, each, drawn[each.fingerprint], now) for each in found], is_first=cursor is None,
+        groups=[
+            {**shown, "line": line, "trend": trend(line), "is_muted": each.is_muted(now)}
+            for each, shown in zip(found, await masked.groups(app, found), strict=True)
+            for line in (drawn[each.fingerprint],)
+        ], is_first=cursor is None,
         next=after(query, found[-1].fingerprint if len(found) == _PAGE else None), states=list(State),
     )  # fmt: skip
-
-
-async def _row(app: Any, found: engine.Group, drawn: Any, now: datetime) -> dict[str, Any]:
-    shown = await masked.group(app, found)
-    return {**shown, "line": drawn, "trend": trend(drawn), "is_muted": found.is_muted(now)}
 
 
 def trend(drawn: Any) -> str:

@@ -9,7 +9,8 @@ from fastapi import Request
 from starlette.responses import Response
 
 from redrive import group as engine
-from redrive.attention import Urgency
+from redrive.app import Redrive
+from redrive.attention import Matter, Urgency
 from redrive.operate import masked, views
 from redrive.operate.auth import Permission
 from redrive.operate.console import glance, pace
@@ -40,8 +41,7 @@ class Health:
 async def overview(request: Request, app: AppOf, caller: CallerOf) -> Response:
     """Draw the first page."""
     counts = await app.store.overview()
-    matters = await masked.told(app, await glance.of(request).look(app))
-    pressing = [each for each in matters if each["urgency"] != Urgency.KNOW]
+    pressing = [each for each in await glance.of(request).look(app) if each.urgency is not Urgency.KNOW]
     standing = await views.dependencies(app)
     shut = [masked.standing(app, each) for each in standing if each.of.is_shut]
     groups = await engine.groups(app.store, limit=_GROUPS)
@@ -49,27 +49,25 @@ async def overview(request: Request, app: AppOf, caller: CallerOf) -> Response:
     return page(
         request, "overview.html", caller, here="/", topics=TOPICS,
         counts=counts, health=health(counts, shut, pressing), shut=shut, redrives=redrives, pressing=len(pressing),
-        matters=_first_of_each_kind(pressing),
-        groups=[await masked.group(app, each) for each in groups],
+        matters=await _first_of_each_kind(app, pressing), groups=await masked.groups(app, groups),
         lines=await pace.of_groups(app, [each.fingerprint for each in groups]),
         ended=await pace.ended(app), failed=await pace.failed(app), due=await pace.due(app),
         is_new=_is_new(counts),
     )  # fmt: skip
 
 
-def _first_of_each_kind(matters: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    kinds = Counter(each["kind"] for each in matters)
-    firsts = {each["kind"]: each for each in reversed(matters)}
-    return [{**firsts[kind], "places": places(firsts[kind]), "others": kinds[kind] - 1} for kind in kinds]
+async def _first_of_each_kind(app: Redrive, matters: Sequence[Matter]) -> list[dict[str, Any]]:
+    kinds = Counter(each.kind for each in matters)
+    firsts = {each.kind: each for each in reversed(matters)}
+    told = await masked.told(app, [firsts[kind] for kind in kinds])
+    return [{**each, "places": places(each), "others": kinds[each["kind"]] - 1} for each in told]
 
 
 def _is_new(counts: Mapping[str, Any]) -> bool:
     return not any(counts[name] for name in ("pending", "in_flight", "blocked", "failed", "delivered", "workers"))
 
 
-def health(
-    counts: Mapping[str, Any], shut: Sequence[Mapping[str, Any]], matters: Sequence[Mapping[str, Any]]
-) -> Health:
+def health(counts: Mapping[str, Any], shut: Sequence[Mapping[str, Any]], matters: Sequence[Matter]) -> Health:
     """Say the most pressing thing first."""
     failed = counts["failed"]
     quarantine = f"{plural(failed, 'dead letter')} in quarantine." if failed else "The quarantine is empty."
@@ -77,13 +75,13 @@ def health(
 
 
 def _judgements(
-    counts: Mapping[str, Any], shut: Sequence[Mapping[str, Any]], matters: Sequence[Mapping[str, Any]], quarantine: str
+    counts: Mapping[str, Any], shut: Sequence[Mapping[str, Any]], matters: Sequence[Matter], quarantine: str
 ) -> Iterator[Health]:
     waiting, workers = counts["pending"], counts["workers"]
     if not workers and waiting:
         sentence = f"Nobody is at work, and {plural(waiting, 'event')} {_wait(waiting)}."
         yield Health("bad", "Stopped", sentence, f"Start a worker: redrive worker APP. {quarantine}")
-    if at_once := sum(each["urgency"] == Urgency.NOW for each in matters):
+    if at_once := sum(each.urgency is Urgency.NOW for each in matters):
         sentence = f"{plural(at_once, 'thing')} {_stand(at_once)} still until a person acts."
         yield Health("bad", "Act now", sentence, f"{_shut_sentence(shut)} {quarantine}" if shut else quarantine)
     if shut:

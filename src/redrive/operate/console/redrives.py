@@ -194,7 +194,8 @@ def _state(standing: Redriving, at: int) -> str:
 
 async def _groups(app: Redrive, standing: Redriving) -> list[dict[str, Any]]:
     rows = await app.store.ask("redrive_members_of", id=standing.id, limit=_GROUPS)
-    return [{**row, "title": await masked.quoted(app, row["sample_event_id"], row["title"] or "")} for row in rows]
+    titles = await masked.quoted(app, [(row["sample_event_id"], row["title"] or "") for row in rows])
+    return [{**row, "title": title} for row, title in zip(rows, titles, strict=True)]
 
 
 _plans: dict[UUID, dict[str, int]] = {}

@@ -27,7 +27,7 @@ async def keys(request: Request, app: AppOf, caller: CallerOf, cursor: CursorQue
     found = await app.held_keys(after=id_in(query, cursor), limit=SHOWN)
     return page(
         request, "keys.html", caller, here="/keys", topics=("outbox",), is_first=cursor is None,
-        keys=[await masked.held_key(app, each) for each in found],
+        keys=await masked.held_keys(app, found),
         next=after(query, found[-1].head if len(found) == SHOWN else None),
     )  # fmt: skip
 

@@ -221,7 +221,10 @@ async def list_failure_groups(desk: Desk, said: shapes.WhichGroups) -> shapes.Gr
         desk.app.store, everything=said.include_resolved, state=None, limit=said.limit, after=last
     )
     following = after(query, found[-1].fingerprint) if len(found) == said.limit else None
-    lines = [shapes.GroupLine(**_group(desk, each, (await masked.group(desk.app, each))["title"])) for each in found]
+    shown = await masked.groups(desk.app, found)
+    lines = [
+        shapes.GroupLine(**_group(desk, *pair)) for pair in zip(found, (each["title"] for each in shown), strict=True)
+    ]
     advice = "Ask explain_failure_group why one of them fails." if found else "There are no dead letters: all is well."
     return shapes.GroupsPage(groups=lines, next_cursor=following, next=advice)
 

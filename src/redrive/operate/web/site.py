@@ -21,6 +21,7 @@ from redrive.operate.web import agents, api, front, problems
 from redrive.operate.web.api.publish import together
 from redrive.operate.web.changes import Changes
 from redrive.operate.web.guard import BODY_BYTES, BODY_SECONDS, Guard, Limits, Proxy
+from redrive.operate.web.shared import Shared
 
 __all__ = ["Proxy", "ROUTERS", "redrive_asgi"]
 
@@ -85,7 +86,9 @@ class _Site(FastAPI):
     """Puts the headers around everything, what FastAPI answers to an error nobody foresaw included."""
 
     def build_middleware_stack(self) -> ASGIApp:
-        return _careful(_beside(self.state.mounts, super().build_middleware_stack()))
+        changes: Changes = self.state.changes
+        pages = Shared(super().build_middleware_stack(), self.state.redrive.clock, lambda: changes.told)
+        return _careful(_beside(self.state.mounts, pages))
 
 
 def _beside(mounts: Mapping[str, ASGIApp], ours: ASGIApp) -> ASGIApp:

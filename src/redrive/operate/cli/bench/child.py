@@ -9,11 +9,9 @@ import cProfile
 import io
 import json
 import logging
-import mmap
 import pstats
 import random
 import resource
-import struct
 import sys
 import threading
 import time
@@ -33,7 +31,9 @@ from redrive.errors import Taken
 from redrive.operate import metrics, views
 from redrive.operate.cli.bench import drift, raw
 from redrive.operate.cli.bench.console import console_pages
+from redrive.operate.cli.bench.consoles import serve_consoles, watch_consoles
 from redrive.operate.cli.bench.http import publish_http, serve_http
+from redrive.operate.cli.bench.measure import Slots
 from redrive.operate.cli.bench.place import TYPE
 from redrive.operate.cli.bench.webhooks import send_webhooks, serve_webhooks
 from redrive.policy import RetryPolicy
@@ -59,21 +59,6 @@ _SELECTIONS: Final = (
 )  # fmt: skip
 _WAITS: Final = ("acquire", "poll", "get' of '_queue", "time.sleep")
 _WORTH_SHOWING: Final = 0.1  # seconds of its own that a thread must have used
-
-
-class Slots:
-    """Counters of several processes in one shared file: everybody writes one and reads all."""
-
-    def __init__(self, path: str, mine: int, number: int) -> None:
-        with Path(path).open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), 8 * number)
-        self._mine = mine
-        self._number = number
-
-    def tell(self, count: int) -> int:
-        """Write down my count; return everybody's."""
-        struct.pack_into("q", self._map, 8 * self._mine, count)
-        return sum(struct.unpack_from(f"{self._number}q", self._map))
 
 
 class Failing(Exception):
@@ -455,6 +440,8 @@ JOBS: Final[dict[str, Job]] = {
     "raw_publish": raw_publish,
     "serve_http": serve_http,
     "publish_http": publish_http,
+    "serve_consoles": serve_consoles,
+    "watch_consoles": watch_consoles,
     "serve_webhooks": serve_webhooks,
     "send_webhooks": send_webhooks,
     "idle": idle,

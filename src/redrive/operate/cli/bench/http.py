@@ -43,13 +43,19 @@ async def http(setup: Setup, place: Place) -> Report:
 async def _served(url: str, events: int, **server: Any) -> list[dict[str, Any]]:
     async with Redrive(url) as app:
         _, token = await Tokens(app).create("bench", Role.PUBLISHER, by="bench")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     return await together(
         Child("serve_http", url=url, port=port, number=events, **server),
         Child("publish_http", port=port, token=token, number=events, text=filler(100)),
     )
+
+
+def free_port() -> int:
+    """Find a port that nobody uses."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
 
 
 # --- the two processes ---

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from redrive.operate.cli.bench.batch import batch
 from redrive.operate.cli.bench.brokers import intake, relay
+from redrive.operate.cli.bench.consoles import consoles
 from redrive.operate.cli.bench.drain import drain, keys
 from redrive.operate.cli.bench.drift import reconcile
 from redrive.operate.cli.bench.growth import growth
@@ -39,6 +40,7 @@ SCENARIOS: Final[dict[str, Callable[[Setup, Place], Coroutine[Any, Any, Report]]
     "schedules": schedules,
     "reconcile": reconcile,
     "metrics": metrics,
+    "consoles": consoles,
     "relay": relay,
     "intake": intake,
 }

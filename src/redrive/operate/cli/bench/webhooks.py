@@ -6,7 +6,6 @@ import hashlib
 import hmac
 import os
 import secrets
-import socket
 import statistics
 import tempfile
 import time
@@ -15,6 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from redrive.operate.cli.bench.http import free_port
 from redrive.operate.cli.bench.measure import BenchFailed, Child, Report, Setup, rate_of, together
 from redrive.operate.cli.bench.place import Place, filler
 
@@ -53,9 +53,7 @@ async def webhooks(setup: Setup, place: Place) -> Report:
 
 
 async def _served(url: str, events: int, *, works: bool, **server: Any) -> list[dict[str, Any]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     secret = "whsec_" + base64.b64encode(secrets.token_bytes(24)).decode()
     return await together(
         Child("serve_webhooks", url=url, port=port, number=events, secret=secret, works=works, **server),

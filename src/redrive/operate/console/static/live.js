@@ -60,7 +60,7 @@ export const refresh = async (address = location.href) => {
   again = false;
   last = performance.now();
   try {
-    const answer = await fetch(address, { headers: { Accept: "text/html" } });
+    const answer = await fetch(address, { headers: { Accept: "text/html", "X-Live": "1" } });
     if (answer.redirected && new URL(answer.url).pathname.endsWith("/login")) return location.assign(answer.url);
     if (!answer.ok) throw new Error(answer.status);
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");

@@ -46,7 +46,7 @@ async def groups(
         app.store, everything=everything or state is State.RESOLVED, state=state, limit=limit, after=last
     )
     following = found[-1].fingerprint if len(found) == limit else None
-    return page([await masked.group(app, each) for each in found], after(query, following))
+    return page(await masked.groups(app, found), after(query, following))
 
 
 @router.get("/groups/{fingerprint}")

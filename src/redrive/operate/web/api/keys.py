@@ -28,7 +28,7 @@ async def keys(
     query = f"keys {target}"
     found = await app.held_keys(target=target, after=id_in(query, cursor), limit=limit)
     following = found[-1].head if len(found) == limit else None
-    return page([await masked.held_key(app, each) for each in found], after(query, following))
+    return page(await masked.held_keys(app, found), after(query, following))
 
 
 @router.get("/keys/line")
@@ -52,7 +52,7 @@ class Held(Why):
 async def release(app: AppOf, caller: CallerOf, held: Held) -> dict[str, Any]:
     """Let the events behind the dead letter go; it stays a dead letter and can be replayed."""
     done = await app.release_key(held.key, by=caller.actor, reason=held.reason, target=held.target)
-    return await masked.held_key(app, done)
+    return (await masked.held_keys(app, [done]))[0]
 
 
 @router.post("/keys/skip")
@@ -60,4 +60,4 @@ async def release(app: AppOf, caller: CallerOf, held: Held) -> dict[str, Any]:
 async def skip(app: AppOf, caller: CallerOf, held: Held) -> dict[str, Any]:
     """Discard the dead letter that holds up the key and go on with the next; it can be restored."""
     done = await app.skip_key(held.key, by=caller.actor, reason=held.reason, target=held.target)
-    return await masked.held_key(app, done)
+    return (await masked.held_keys(app, [done]))[0]
