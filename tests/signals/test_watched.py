@@ -151,15 +151,12 @@ async def test_a_schedule_that_nobody_publishes_is_late(app: Redrive) -> None:
     app.schedules.add("hourly", "report.due", every="1h")
     await app.worker().drain()
     on_time = await told(app)
-    await moved_back(app, "schedule", "next_at")
-    still = await told(app)
-    for _ in range(6):
+    for _ in range(6):  # an hour: whatever the time is, it should have come by now
         await moved_back(app, "schedule", "next_at")
     late = await told(app)
 
-    for found in (on_time, still):
-        assert found[of("redrive_schedules_late")] == 0
-        assert found[of("redrive_schedule_late_seconds")] == 0
+    assert on_time[of("redrive_schedules_late")] == 0
+    assert on_time[of("redrive_schedule_late_seconds")] == 0
     assert late[of("redrive_schedules_late")] == 1
     assert 0 < late[of("redrive_schedule_late_seconds")] <= 4_200
 
