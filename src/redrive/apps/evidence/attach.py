@@ -2,11 +2,13 @@
 
     gate      under a row lock: what is attached or given up is skipped; a mark says that somebody calls from now on
     calls     each artifact by itself, its id as the idempotency key; if anybody may have called before, ask first
-    settle    outcomes, roll-up, one result an artifact and ``delivered``, in one fenced transaction
+    settle    outcomes, roll-up and one result an artifact, in one transaction
 
-A worker that dies between the calls and the settling leaves the mark: the next one asks the case what it has before it
-attaches anything. A failed artifact is a state of its own, not a failed event. Only when the case API is away as a
-whole does the event fail, and waits for the circuit; that spends no artifact's attempt.
+Rows that come together share the transactions of gate and settle: a commit costs more than a row. An outcome is taken
+only for the number of attempts that it began with, so the same attempt is never written twice; an event that comes
+again finds nothing left to do. A worker that dies between the calls and the settling leaves the mark: the next one asks
+the case what it has before it attaches anything. A failed artifact is a state of its own, not a failed event. Only when
+the case API is away as a whole does the event fail, and waits for the circuit; that spends no artifact's attempt.
 
 Next: ``retry`` for what failed, ``notices`` for the results.
 """
@@ -43,10 +45,10 @@ class Artifact:
 
 def register(desk: Desk) -> None:
     """Add the handlers of both requests."""
-    gate = gate_of(desk)
+    gate, settle = gate_of(desk), settle_of(desk)
 
     async def attach(request: AttachRequest, ctx: Context) -> None:
-        await _attach(desk, gate, request, ctx)
+        await _attach(desk, gate, settle, request, ctx)
 
     async def give_up(dead: DeadLetter, tx: Work) -> None:
         await _give_up(desk, dead, tx)
@@ -57,18 +59,16 @@ def register(desk: Desk) -> None:
         )(attach)  # fmt: skip
 
 
-async def _attach(desk: Desk, gate: "Gate", request: AttachRequest, ctx: Context) -> None:
-    job_id, row_id = str(request.file_job_id), str(request.file_job_row_id)
-    wanted = await gate(Passage(job_id, row_id, str(ctx.id)))
+async def _attach(desk: Desk, gate: "Gate", settle: "Settle", request: AttachRequest, ctx: Context) -> None:
+    passage = Passage(str(request.file_job_id), str(request.file_job_row_id), str(ctx.id))
+    wanted = await gate(passage)
     if not wanted:
         return
     contents = await desk.shelf.fetch([each.s3_key for each in wanted])
     async with asyncio.TaskGroup() as group:
         calls = [group.create_task(_call(desk, *pair)) for pair in zip(wanted, contents, strict=True)]
-    answers = [call.result() for call in calls]
-    async with ctx.transaction() as tx:
-        written = await _settle(desk, tx, job_id, row_id, [*zip(wanted, answers, strict=True)])
-    for artifact, answer in written:
+    ended = Ended(passage, [(artifact, call.result()) for artifact, call in zip(wanted, calls, strict=True)])
+    for artifact, answer in await settle(ended):
         last = not desk.settings.retry.should_retry(artifact.attempt_count + 1)
         desk.counts.ended(artifact.attempt_count, answer.error_code, permanent=answer.is_permanent or last)
 
@@ -82,14 +82,21 @@ class Passage:
     event_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What became of the artifacts of a row."""
+
+    passage: Passage
+    answers: "Answers"
+
+
+Answers = list[tuple[Artifact, Answer]]
 Gate = Gather[Passage, list[Artifact]]
+Settle = Gather[Ended, Answers]
 
 
 def gate_of(desk: Desk) -> Gate:
-    """Let rows through, those that come together in one transaction: a commit costs more than its rows.
-
-    Once a passage is answered, everybody knows that its row may have been tried.
-    """
+    """Let rows through. Once a passage is answered, everybody knows that its row may have been tried."""
 
     async def let_through(passages: Sequence[Passage]) -> list[list[Artifact]]:
         async with desk.app.transaction() as tx:
@@ -132,18 +139,37 @@ async def _call(desk: Desk, artifact: Artifact, found: tuple[int, Content] | Non
     return await desk.cases.attach(artifact.case_id, artifact.id, artifact.file_name, artifact.file_type, content)
 
 
-async def _settle(
-    desk: Desk, tx: Work, job_id: str, row_id: str, ended: list[tuple[Artifact, Answer]]
-) -> list[tuple[Artifact, Answer]]:
-    """Write outcomes down, and tell of those that nobody else had written; return these."""
-    now, policy = desk.app.clock.now(), desk.settings.retry
-    dice = desk.app.clock.random()  # one for the row: its artifacts come due together, as they are requeued together
-    outcomes = [_outcome(artifact, answer, policy, dice) for artifact, answer in ended]
-    written = {str(row[0]) for row in await desk.tables.ask(tx, "outcomes", job_id, row_id, json.dumps(outcomes), now)}
-    await desk.tables.do(tx, "roll_up_done", job_id, desk.tables.ids([row_id]), now)
-    new = [(artifact, answer) for artifact, answer in ended if artifact.id in written]
-    await desk.tell(tx, [_result(job_id, row_id, artifact, answer, now) for artifact, answer in new])
+def settle_of(desk: Desk) -> Settle:
+    """Write outcomes down; each answer is what nobody else had written."""
+
+    async def settle(ends: Sequence[Ended]) -> list[Answers]:
+        async with desk.app.transaction() as tx:
+            return await _settle(desk, tx, ends)
+
+    return Gather(settle, most=_AT_ONCE)
+
+
+async def _settle(desk: Desk, tx: Work, ends: Sequence[Ended]) -> list[Answers]:
+    by_job: dict[str, list[Ended]] = {}
+    for each in ends:
+        by_job.setdefault(each.passage.job_id, []).append(each)
+    written: set[str] = set()
+    now = desk.app.clock.now()
+    for job_id, of_job in by_job.items():
+        outcomes = [outcome for each in of_job for outcome in _outcomes(desk, each)]
+        rows = desk.tables.ids({each.passage.row_id for each in of_job})
+        written |= {str(row[0]) for row in await desk.tables.ask(tx, "outcomes", job_id, json.dumps(outcomes), now)}
+        await desk.tables.do(tx, "roll_up_done", job_id, rows, now)
+    new = [[(artifact, answer) for artifact, answer in each.answers if artifact.id in written] for each in ends]
+    for each, answers in zip(ends, new, strict=True):
+        results = [_result(each.passage, *pair, now) for pair in answers]
+        await desk.tell(tx, results, causation_id=each.passage.event_id)
     return new
+
+
+def _outcomes(desk: Desk, ended: Ended) -> list[dict[str, Any]]:
+    dice = desk.app.clock.random()  # one for the row: its artifacts come due together, as they are requeued together
+    return [_outcome(artifact, answer, desk.settings.retry, dice) for artifact, answer in ended.answers]
 
 
 def _outcome(artifact: Artifact, answer: Answer, policy: Any, dice: float) -> dict[str, Any]:
@@ -162,9 +188,9 @@ def _outcome(artifact: Artifact, answer: Answer, policy: Any, dice: float) -> di
     return outcome
 
 
-def _result(job_id: str, row_id: str, artifact: Artifact, answer: Answer, now: datetime) -> ArtifactResult:
+def _result(passage: Passage, artifact: Artifact, answer: Answer, now: datetime) -> ArtifactResult:
     return ArtifactResult(
-        file_job_id=UUID(job_id), file_job_row_id=UUID(row_id), case_id=UUID(artifact.case_id),
+        file_job_id=UUID(passage.job_id), file_job_row_id=UUID(passage.row_id), case_id=UUID(artifact.case_id),
         artifact_id=UUID(artifact.id), status="FAILED" if answer.error_code else "ATTACHED",
         error_code=answer.error_code, error_message=answer.message, attempt_count=artifact.attempt_count + 1,
         occurred_at=now,
@@ -177,7 +203,8 @@ async def _give_up(desk: Desk, dead: DeadLetter, tx: Work) -> None:
     job_id, row_id = payload.get("file_job_id"), payload.get("file_job_row_id")
     if not (isinstance(job_id, str) and isinstance(row_id, str)):
         return
-    wanted = (await through(desk, tx, [Passage(job_id, row_id, str(dead.id))]))[row_id]
+    passage = Passage(job_id, row_id, str(dead.id))
+    wanted = (await through(desk, tx, [passage]))[row_id]
     if wanted:
         answer = Answer("SYSTEM_ERROR", f"the request became a dead letter: {dead.last_error.splitlines()[0][:300]}")
-        await _settle(desk, tx, job_id, row_id, [(each, answer) for each in wanted])
+        await _settle(desk, tx, [Ended(passage, [(each, answer) for each in wanted])])

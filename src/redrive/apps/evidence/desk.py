@@ -125,13 +125,16 @@ class Desk:
         links = [{"event_id": str(each.id), "row_id": row_id} for row_id, each in zip(rows, published, strict=True)]
         await self.tables.do(tx, "events_add", job_id, json.dumps(links), type_, now)
 
-    async def tell(self, tx: Work, results: list[ArtifactResult]) -> None:
+    async def tell(self, tx: Work, results: list[ArtifactResult], *, causation_id: str | None = None) -> None:
         """Publish one result for each artifact that was tried."""
-        await tx.publish_many(
+        about = {} if causation_id is None else {"causation_id": causation_id}
+        drafts: list[Any] = [
             (
                 RESULT,
                 each,
-                {"subject": f"file_job_artifact/{each.artifact_id}", "correlation_id": str(each.file_job_id)},
+                {"subject": f"file_job_artifact/{each.artifact_id}", "correlation_id": str(each.file_job_id), **about},
             )
             for each in results
-        )
+        ]
+        if drafts:
+            await tx.publish_many(drafts)

@@ -82,16 +82,16 @@ update evidence.file_job_artifact a set
     attachment_status = case when x.error_code is null then 'ATTACHED' else 'FAILED' end,
     attachment_error_code = x.error_code,
     attachment_error_message = x.error_message,
-    attached_at = case when x.error_code is null then $4::timestamptz end,
+    attached_at = case when x.error_code is null then $3::timestamptz end,
     attempt_count = a.attempt_count + 1,
     retry_count = a.attempt_count,
     retry_status = x.retry_status,
-    next_retry_at = case when x.wait_seconds is not null then $4::timestamptz + make_interval(secs => x.wait_seconds) end,
-    updated_at = $4::timestamptz
-from json_to_recordset($3::json) as x (
+    next_retry_at = case when x.wait_seconds is not null then $3::timestamptz + make_interval(secs => x.wait_seconds) end,
+    updated_at = $3::timestamptz
+from json_to_recordset($2::json) as x (
     id uuid, attempt_count int, error_code text, error_message text, retry_status text, wait_seconds double precision
 )
-where a.file_job_id = $1 and a.file_job_row_id = $2 and a.id = x.id and a.attempt_count = x.attempt_count
+where a.file_job_id = $1 and a.id = x.id and a.attempt_count = x.attempt_count
     and a.attachment_status <> 'ATTACHED'
 returning a.id
 

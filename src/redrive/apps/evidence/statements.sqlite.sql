@@ -88,25 +88,25 @@ where r.id = x.row_id
 update file_job_artifact set retry_status = 'RETRYING', last_retry_at = ?3, updated_at = ?3
 where file_job_id in (select value from json_each(?1)) and file_job_row_id in (select value from json_each(?2)) and retry_status = 'RETRY_SCHEDULED'
 
--- An outcome is written if nobody has written a later one, and never over an attachment.
+-- An outcome is written if nobody has written a later one, and never over an attachment. (+: found by its id, not by its job)
 -- name: outcomes
 update file_job_artifact as a set
     attachment_status = case when x.error_code is null then 'ATTACHED' else 'FAILED' end,
     attachment_error_code = x.error_code,
     attachment_error_message = x.error_message,
-    attached_at = case when x.error_code is null then ?4 end,
+    attached_at = case when x.error_code is null then ?3 end,
     attempt_count = a.attempt_count + 1,
     retry_count = a.attempt_count,
     retry_status = x.retry_status,
-    next_retry_at = case when x.wait_seconds is not null then ?4 + cast(x.wait_seconds * 1e6 as integer) end,
-    updated_at = ?4
+    next_retry_at = case when x.wait_seconds is not null then ?3 + cast(x.wait_seconds * 1e6 as integer) end,
+    updated_at = ?3
 from (
     select
         value ->> 'id' as id, value ->> 'attempt_count' as attempt_count, value ->> 'error_code' as error_code,
         value ->> 'error_message' as error_message, value ->> 'retry_status' as retry_status, value ->> 'wait_seconds' as wait_seconds
-    from json_each(?3)
+    from json_each(?2)
 ) as x
-where a.file_job_id = ?1 and a.file_job_row_id = ?2 and a.id = x.id and a.attempt_count = x.attempt_count
+where +a.file_job_id = ?1 and a.id = x.id and a.attempt_count = x.attempt_count
     and a.attachment_status <> 'ATTACHED'
 returning id
 
