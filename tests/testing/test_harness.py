@@ -13,8 +13,8 @@ import psycopg
 import pytest
 from pydantic import BaseModel
 
-from redrive import ConfigurationError, Context, Redrive, Rejected, RetryPolicy, Status, testing
-from redrive.testing import Harness
+from redrive import ConfigurationError, Context, Redrive, Rejected, RetryPolicy, Status
+from redrive.testing import Harness, harness
 
 
 class Paid(BaseModel):
@@ -139,7 +139,7 @@ async def test_the_same_seed_does_the_same_again_and_another_does_not() -> None:
 
 
 async def test_a_handler_that_publishes_its_own_type_for_ever_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(testing, "_MOST_ATTEMPTS", 100)
+    monkeypatch.setattr(harness, "_MOST_ATTEMPTS", 100)
     app = Redrive()
 
     @app.handler("loop")

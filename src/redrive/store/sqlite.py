@@ -270,7 +270,7 @@ class SqliteStore:
             taking = asyncio.get_running_loop().run_in_executor(None, writer.pen.acquire)
             try:
                 await asyncio.shield(taking)
-            except asyncio.CancelledError:
+            except BaseException:
                 taking.add_done_callback(lambda _: writer.pen.release())
                 raise
             writer.lend()

@@ -1,20 +1,10 @@
-"""Testing: your handlers in your test suite, without a database and without waiting.
-
-    async with Harness(app) as h:
-        await app.publish("order.paid", {"order": 7})
-        await h.run_due()
-        h.assert_published("mail.requested", payload={"order": 7}, times=1)
-
-For as long as it lasts the app has an empty in-memory store (the real one: SQLite) and a clock that stands still until
-it is told to move. Claims, retries, dead letters and transactions are the engine's own, with one event at a time and
-seeded dice, so that a test does the same on every run. What moves time or reads is awaited; assertions are not.
-"""
+"""The harness: an app's handlers, run when a test says so."""
 
 import asyncio
 import json
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
@@ -36,7 +26,7 @@ from redrive.store import listing
 from redrive.store.base import ATTEMPTS, ID, TARGET, TYPE, EventFilter, Row, Store
 from redrive.worker import Worker, WorkerOptions
 
-__all__ = ["Attempt", "Harness", "Ran"]
+__all__ = ["Attempt", "Harness", "Ran", "WorkerDied"]
 
 T = TypeVar("T")
 
@@ -56,6 +46,7 @@ _OUTCOMES: Final = {
     "delivered": "delivered",
     "leases_lost": "lease lost",
 }
+_WORKER_LOST: Final = "worker lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +59,8 @@ class Attempt:
     target: str
     attempt: int
     outcome: str
-    """``delivered``, ``retried``, ``deferred``, ``blocked``, ``dead-lettered``, ``already handled``, ``lease lost`` or
-    ``unknown target``."""
+    """``delivered``, ``retried``, ``deferred``, ``blocked``, ``dead-lettered``, ``already handled``, ``lease lost``,
+    ``worker lost`` or ``unknown target``."""
     error: BaseException | None = None
 
 
@@ -92,11 +83,22 @@ class Ran(list[Attempt]):
         return sum(attempt.outcome == "dead-lettered" for attempt in self)
 
 
+class WorkerDied(BaseException):
+    """Stands for the end of the whole process: nothing of the attempt is written down."""
+
+
 @dataclass(slots=True)
 class _Fault:
     left: int
     error: BaseException | type[BaseException]
     target: str | None
+    awaits: int | None = 0
+    """After how many awaits of the handler it strikes; ``None``: when it has ended."""
+
+    def raised(self) -> BaseException:
+        """Use it up once."""
+        self.left -= 1
+        return self.error() if isinstance(self.error, type) else self.error.with_traceback(None)
 
 
 class Harness:
@@ -112,6 +114,7 @@ class Harness:
         self.clock = VirtualClock(start, seed)
         self._url = url
         self._faults: list[_Fault] = []
+        self._awaits: dict[str, int] | None = None  # how often each handler has waited, where somebody counts
         self._busy = False
 
     async def __aenter__(self) -> Self:
@@ -250,6 +253,7 @@ class Harness:
         due = [event for event in await self.events(status=Status.PENDING) if event.due_at <= self.now]
         if any(each.next_at is not None and each.next_at <= self.now for each in await self.app.dependencies()):
             due += await self.events(status=Status.BLOCKED)
+        due += await self.events(status=Status.IN_FLIGHT)  # of a worker that died
         return tuple(sorted({event.queue for event in due}))
 
     @asynccontextmanager
@@ -266,34 +270,70 @@ class Harness:
     # Faults
 
     def fail_next(
-        self, times: int = 1, error: BaseException | type[BaseException] = ConnectionError, *, target: str | None = None
+        self,
+        times: int = 1,
+        error: BaseException | type[BaseException] = ConnectionError,
+        *,
+        target: str | None = None,
+        at_end: bool = False,
     ) -> None:
-        """Let the next attempts raise before the handler runs; of one target, or of whichever comes."""
-        if target is not None and target not in self.app.handlers:
-            known = ", ".join(sorted(self.app.handlers)) or "none"
-            message = f"no handler has the target {target!r}: there are {known}"
+        """Let the next attempts raise before the handler runs, or when it has ended; of one target, or of any."""
+        self._add(_Fault(times, error, target, None if at_end else 0))
+
+    def crash_next(self, times: int = 1, *, target: str | None = None, after_awaits: int | None = None) -> None:
+        """Let the worker die in the next attempts: when the handler has ended, or after so many of its awaits.
+
+        What the handler has done by then stays done, an open transaction is rolled back, and nothing is written down;
+        the event is taken back and runs again, as after the death of a process.
+        """
+        if after_awaits is not None and after_awaits < 1:
+            message = f"after_awaits counts from 1, not {after_awaits}; leave it out for the end of the handler"
             raise ConfigurationError(message)
-        self._faults.append(_Fault(times, error, target))
+        self._add(_Fault(times, WorkerDied, target, after_awaits))
+
+    def heal(self) -> None:
+        """Let nothing fail or crash from now on."""
+        self._faults.clear()
+
+    def count_awaits(self) -> dict[str, int]:
+        """Count from now on how often the async handler of each target waits in an attempt, at most."""
+        self._awaits = {}
+        return self._awaits
+
+    def _add(self, fault: _Fault) -> None:
+        if fault.target is not None and fault.target not in self.app.handlers:
+            known = ", ".join(sorted(self.app.handlers)) or "none"
+            message = f"no handler has the target {fault.target!r}: there are {known}"
+            raise ConfigurationError(message)
+        self._faults.append(fault)
+
+    def _fault(self, target: str) -> _Fault | None:
+        return next((each for each in self._faults if each.left > 0 and each.target in (None, target)), None)
 
     def _with_faults(self, handler: Handler) -> Handler:
         """Wrap a handler: what it raises then takes the way of every other failure."""
         function = handler.function
 
-        def strike() -> None:
-            for fault in self._faults:
-                if fault.left > 0 and fault.target in (None, handler.target):
-                    fault.left -= 1
-                    raise fault.error if isinstance(fault.error, type) else fault.error.with_traceback(None)
-
         @wraps(function)
         async def on_loop(*arguments: Any) -> None:
-            strike()
-            await function(*arguments)
+            fault = self._fault(handler.target)
+            if fault is not None and fault.awaits == 0:
+                raise fault.raised()
+            steps = _Steps(_coroutine(function(*arguments)), fault)
+            await steps
+            if self._awaits is not None:
+                self._awaits[handler.target] = max(steps.number, self._awaits.get(handler.target, 0))
+            if fault is not None:  # also one that wanted to strike later than there was anything to wait for
+                raise fault.raised()
 
         @wraps(function)
         def in_thread(*arguments: Any) -> None:
-            strike()
+            fault = self._fault(handler.target)
+            if fault is not None and fault.awaits == 0:
+                raise fault.raised()
             function(*arguments)
+            if fault is not None:
+                raise fault.raised()
 
         # In the test's own process: there a child would see neither the store in memory nor the test's patches.
         return replace(handler, function=on_loop if handler.is_async else in_thread, isolation=None)
@@ -347,6 +387,8 @@ class _Watched(Worker):
     """The worker itself, with a note of each attempt."""
 
     ran: Ran
+    _error: BaseException | None
+    _died: bool
 
     async def _turn(self) -> None:
         if len(self.ran) > _MOST_ATTEMPTS:
@@ -356,17 +398,46 @@ class _Watched(Worker):
 
     async def _attempt(self, row: Row) -> bool:
         before = replace(self.tally)
-        self._error: BaseException | None = None
+        self._error, self._died = None, False
         tried = await super()._attempt(row)
         changed = (text for name, text in _OUTCOMES.items() if getattr(self.tally, name) > getattr(before, name))
-        outcome, event_id = next(changed, "unknown target"), UUID(str(row[ID]))
-        now = self._clock.now()
+        outcome = _WORKER_LOST if self._died else next(changed, "unknown target")
+        now, event_id = self._clock.now(), UUID(str(row[ID]))
         self.ran.append(Attempt(now, event_id, row[TYPE], row[TARGET], row[ATTEMPTS], outcome, self._error))
         return tried
 
     async def _failed(self, handler: Handler | None, row: Row, error: BaseException) -> None:
-        self._error = error
-        await super()._failed(handler, row, error)
+        self._error, self._died = error, isinstance(error, WorkerDied)
+        if self._died:
+            self._release(row)  # whoever sweeps finds it, as after a real death
+        else:
+            await super()._failed(handler, row, error)
+
+
+class _Steps:
+    """Awaits a coroutine, counts how often it waits, and has a fault strike when it comes back from such a wait."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], fault: _Fault | None) -> None:
+        self._coroutine = coroutine
+        self._fault = fault
+        self.number = 0
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        go: Callable[[Any], Any] = self._coroutine.send
+        value: Any = None
+        while True:
+            try:
+                waits_for = go(value)
+            except StopIteration as ended:
+                return ended.value
+            try:
+                value, go = (yield waits_for), self._coroutine.send
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is meant for the coroutine
+                value, go = error, self._coroutine.throw
+                continue
+            self.number += 1
+            if self._fault is not None and self._fault.awaits == self.number:
+                value, go = self._fault.raised(), self._coroutine.throw
 
 
 class _Beside:
@@ -410,6 +481,7 @@ class _Beside:
 
 
 async def _coroutine(awaitable: Awaitable[T]) -> T:
+    """Make a coroutine of whatever can be awaited."""
     return await awaitable
 
 
