@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test check format bench lab pictures lock clean
+.PHONY: help setup demo test check format bench lab promises pictures lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -54,6 +54,9 @@ bench: $(PEERS) ## measure, beside the peers (ARGS=…)
 
 lab: $(READY) ## long experiments (LAB_MINUTES=60 in all, LAB_SEED=…, ARGS=…)
 	$(BIN)/pytest -m lab --timeout 0 $(ARGS)
+
+promises: $(READY) ## write docs/promises.md from the runs of the lab
+	$(BIN)/python -m tests.lab.report
 
 pictures: $(READY) ## draw the pictures of the documentation anew (ARGS=FOLDER for all of them)
 	$(BIN)/python -m tests.console.screenshots $(ARGS)

@@ -16,6 +16,8 @@ from redrive.operate.mcp.fence import Fence, cut
 from redrive.operate.mcp.server import named
 from tests.agents.shop import Shop, agent, ask
 
+pytestmark = pytest.mark.promise("closed")
+
 MOST = 60_000
 
 HOSTILE = {

@@ -21,6 +21,8 @@ from tests.batch.helpers import Depot, notices
 from tests.stores.helpers import raw
 from tests.worker.conftest import found, until, working
 
+pytestmark = pytest.mark.promise("notices")
+
 
 @pytest.mark.req("E8", "E2", "W10")
 async def test_both_notices_come_once_with_totals_groups_and_reasons(depot: Depot) -> None:

@@ -20,6 +20,8 @@ from tests.batch.helpers import Depot, depot_on, notices
 from tests.stores.helpers import Hands, uuid_of
 from tests.worker.conftest import until
 
+pytestmark = pytest.mark.promise("notices")
+
 LOOK = "set constraints all immediate"
 
 

@@ -12,6 +12,8 @@ from redrive.operate import actions
 from redrive.operate.auth import Role
 from tests.console.conftest import PATIENCE, Desk, orders
 
+pytestmark = pytest.mark.promise("closed")
+
 expect.set_options(timeout=PATIENCE)
 
 EVIL = """<img src=x onerror="window.pwned=1"><script>window.pwned=2</script>'"></textarea></title>{{40+9}}{%x%}"""

@@ -11,6 +11,8 @@ import pytest
 from redrive import Redrive, Rejected, RetryPolicy
 from tests.operate.helpers import Result, redrive
 
+pytestmark = pytest.mark.promise("closed")
+
 EVIL = (
     "\x1b[31m\x1b]0;owned\x07 \x9b2J \u202e [bold red]x[/] [link=http://e]y[/link] '; drop table redrive_outbox; -- "
     '<script>alert(1)</script> "=cmd()" %s {0} \\x1b \r\n'

@@ -24,6 +24,8 @@ from redrive import ConfigurationError, Published, Redrive
 from redrive.context import Context, Desk
 from tests.stores.helpers import Hands, raw
 
+pytestmark = pytest.mark.promise("no-phantom")
+
 Act = Callable[[], Any]
 
 

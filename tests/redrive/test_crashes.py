@@ -16,6 +16,8 @@ from tests.redrive.crashing import POINTS
 from tests.redrive.helpers import Shop, outbox, sound
 from tests.worker.conftest import until
 
+pytestmark = pytest.mark.promise("redrive-safe")
+
 ROOT = Path(__file__).parents[2]
 KILLED = -9
 

@@ -17,6 +17,8 @@ from redrive.clock import VirtualClock
 from tests.redrive.helpers import Shop, items, sound
 from tests.worker.conftest import until, working
 
+pytestmark = pytest.mark.promise("redrive-safe")
+
 
 @pytest.fixture
 async def on_postgres(postgres_url: str) -> AsyncIterator[Redrive]:

@@ -14,6 +14,8 @@ from redrive import Redrive, ReservationLost, Taken
 from tests.reserve.conftest import until
 from tests.stores.helpers import is_postgres, start_python
 
+pytestmark = pytest.mark.promise("one-winner")
+
 HOLD = """
 import asyncio, sys
 from redrive import Redrive

@@ -20,6 +20,8 @@ from redrive.clock import VirtualClock
 from tests.reserve.conftest import expired, run_out, until
 from tests.stores.helpers import is_postgres, output_of, start_python
 
+pytestmark = pytest.mark.promise("one-winner")
+
 CONTEND = """
 import asyncio, json, sys
 from redrive import Redrive, Taken

@@ -13,6 +13,8 @@ from redrive.clock import SystemClock
 from redrive.store.base import Finished, Row
 from tests.stores.helpers import Hands, output_of, start_python, uuid_of
 
+pytestmark = pytest.mark.promise("fence")
+
 EVENTS = 10_000
 CLAIMERS = 4
 

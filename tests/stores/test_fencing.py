@@ -13,6 +13,8 @@ from redrive.event import LIVE
 from redrive.store.base import FENCE, ID, Finished, Row
 from tests.stores.helpers import Hands, failed, found, kinds, refused, retried, uuid_of
 
+pytestmark = pytest.mark.promise("fence")
+
 
 async def deliver_in_transaction(hands: Hands, row: Row) -> list[UUID]:
     async with hands.app.store.transaction() as transaction:

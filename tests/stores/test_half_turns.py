@@ -15,6 +15,8 @@ from redrive.store.postgres import PostgresStore
 from redrive.worker import Worker, WorkerOptions
 from tests.stores.helpers import Hands, failed, found, refused
 
+pytestmark = pytest.mark.promise("fence")
+
 # The claim looks at the sessions, settling does not: who locks them cuts a turn in half.
 LOCK = "lock table redrive.session in access exclusive mode"
 

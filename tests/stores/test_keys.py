@@ -19,6 +19,8 @@ from redrive.settle import settlement_for_blocked
 from redrive.store.base import Finished, Row
 from tests.stores.helpers import Hands, failed, found, raw, retried, uuid_of
 
+pytestmark = pytest.mark.promise("order")
+
 SOON = 2.0
 
 

@@ -16,6 +16,8 @@ from redrive import Redrive
 from redrive.store.base import Finished, Row
 from tests.stores.helpers import Hands, found, uuid_of
 
+pytestmark = pytest.mark.promise("durable")
+
 SOON = 2.0
 
 

@@ -15,6 +15,8 @@ from redrive.clock import VirtualClock
 from redrive.store.base import HEADERS, PAYLOAD
 from tests.stores.helpers import Hands, found
 
+pytestmark = pytest.mark.promise("poison")
+
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,

@@ -12,6 +12,8 @@ from redrive.clock import VirtualClock
 from redrive.store.base import Purge
 from tests.stores.helpers import Hands, found, raw
 
+pytestmark = pytest.mark.promise("flat")
+
 
 async def purge(app: Redrive, **options: Any) -> Purge:
     chosen: dict[str, Any] = {

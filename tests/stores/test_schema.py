@@ -19,6 +19,8 @@ from redrive.errors import SchemaMissing, SchemaTooNew
 from redrive.store.sql import migrations
 from tests.stores.helpers import is_postgres, output_of, raw, start_python
 
+pytestmark = pytest.mark.promise("upgrade")
+
 MIGRATE = """
 import asyncio, sys
 from redrive import Redrive

@@ -21,6 +21,8 @@ from redrive.selection import Dialect, JsonLiteral, Pattern, Selection, Term, de
 from redrive.store.sql import Statement, statement
 from tests.stores.helpers import is_postgres
 
+pytestmark = pytest.mark.promise("one-semantics")
+
 NOW = datetime(2026, 11, 1, 16, 5, tzinfo=UTC)
 SEED = 20_261_101
 

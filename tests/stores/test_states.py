@@ -13,6 +13,8 @@ from redrive.clock import VirtualClock
 from redrive.store.base import Finished
 from tests.stores.helpers import Hands, failed, found, kinds, raw, retried
 
+pytestmark = pytest.mark.promise("one-semantics")
+
 STATES = ("in_flight", "delivered", "failed", "cancelled", "pending")
 
 

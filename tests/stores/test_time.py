@@ -12,6 +12,8 @@ from redrive import Redrive, Status
 from redrive.clock import SystemClock, VirtualClock
 from tests.stores.helpers import Hands, found, retried, uuid_of
 
+pytestmark = pytest.mark.promise("not-early")
+
 
 @pytest.mark.req("H4")
 async def test_a_due_time_survives_a_restart(store_url: str) -> None:

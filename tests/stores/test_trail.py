@@ -15,6 +15,8 @@ from redrive.instant import to_micros
 from redrive.trail import entry_hash
 from tests.stores.helpers import Hands, failed, is_postgres, kinds, raw, retried
 
+pytestmark = pytest.mark.promise("trail")
+
 ODD = 'Zoë\nO\'Neil 🦉 "x" \\ \u2028 5:ann'
 
 

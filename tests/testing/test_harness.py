@@ -14,7 +14,8 @@ import pytest
 from pydantic import BaseModel
 
 from redrive import ConfigurationError, Context, Redrive, Rejected, RetryPolicy, Status
-from redrive.testing import Harness, harness
+from redrive.testing import Harness
+from redrive.testing import harness as inside
 
 
 class Paid(BaseModel):
@@ -139,7 +140,7 @@ async def test_the_same_seed_does_the_same_again_and_another_does_not() -> None:
 
 
 async def test_a_handler_that_publishes_its_own_type_for_ever_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(harness, "_MOST_ATTEMPTS", 100)
+    monkeypatch.setattr(inside, "_MOST_ATTEMPTS", 100)
     app = Redrive()
 
     @app.handler("loop")

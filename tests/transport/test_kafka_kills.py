@@ -19,6 +19,8 @@ from tests.kafka_server import OwnKafka
 from tests.transport.conftest import FAST, Topic
 from tests.worker.conftest import until, working
 
+pytestmark = pytest.mark.promise("effect-once")
+
 EVENTS, KEYS, KILLS = 2_000, 50, 3
 
 Came = dict[str, list[int]]

@@ -16,6 +16,8 @@ from redrive.transport.nats import Nats
 from tests.servers import NatsServer
 from tests.worker.conftest import until, working
 
+pytestmark = pytest.mark.promise("effect-once")
+
 EVENTS, KEYS, KILLS = 2_000, 20, 3
 
 

@@ -17,6 +17,8 @@ from redrive.operate.web import redrive_asgi
 from redrive.operate.web.guard import SAFE, Guarded
 from tests.web.conftest import Site, browser
 
+pytestmark = pytest.mark.promise("closed")
+
 PUBLIC = {"/healthz", "/readyz", "/login", "/logout"}
 SAMPLE = {"event_id": "01900000-0000-7000-8000-000000000000", "redrive_id": "01900000-0000-7000-8000-000000000000",
           "fingerprint": "0123456789abcdef", "name": "carrier-api", "token_id": "nobody",

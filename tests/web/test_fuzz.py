@@ -25,6 +25,8 @@ from tests.operate.helpers import ended, start
 from tests.web.conftest import Site, made
 from tests.web.test_cli import address_of
 
+pytestmark = pytest.mark.promise("closed")
+
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 EXAMPLES = 12
 

@@ -15,6 +15,8 @@ from redrive.errors import AttemptStopped, Cancelled
 from redrive.store.base import Finished, Session
 from tests.worker.conftest import until, working
 
+pytestmark = pytest.mark.promise("ends-named")
+
 ONCE = RetryPolicy(max_attempts=1)
 
 

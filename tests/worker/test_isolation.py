@@ -21,6 +21,8 @@ from redrive import Redrive, RetryPolicy, Status
 from redrive.errors import ConfigurationError
 from tests.worker.conftest import until, working
 
+pytestmark = pytest.mark.promise("poison")
+
 SHOP = """
 import asyncio, ctypes, os, signal, sys, threading, time
 from redrive import Context, PolicyViolation, Redrive, RetryPolicy

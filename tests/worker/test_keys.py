@@ -20,6 +20,8 @@ from redrive import Context, Redrive, Rejected, RetryPolicy, Status
 from redrive.store.base import EventFilter
 from tests.worker.conftest import until, working
 
+pytestmark = pytest.mark.promise("order")
+
 KEYS, IN_EACH = 8, 15
 
 SCRIPT = """

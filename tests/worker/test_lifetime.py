@@ -19,6 +19,8 @@ from redrive import Context, EventFilter, Redrive, RetryPolicy, Status
 from redrive.worker import Worker
 from tests.worker.conftest import FAST, until, working
 
+pytestmark = pytest.mark.promise("bounded")
+
 
 async def test_a_stopping_worker_lets_running_handlers_finish(app: Redrive) -> None:
     started, finished = asyncio.Event(), asyncio.Event()

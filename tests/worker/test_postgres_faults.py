@@ -18,6 +18,8 @@ from redrive.store.postgres import PostgresStore
 from tests.servers import Postgres
 from tests.worker.conftest import FAST, until, working
 
+pytestmark = pytest.mark.promise("not-stuck")
+
 
 @pytest.fixture
 def admin(postgres_server: Postgres) -> Iterator[psycopg.Connection]:

@@ -11,6 +11,8 @@ from redrive import Context, Redrive, Status, StoreUnavailable
 from redrive.store.base import Finished, Session
 from tests.worker.conftest import FAST, until, working
 
+pytestmark = pytest.mark.promise("not-stuck")
+
 
 @pytest.mark.req("B4")
 async def test_a_transaction_longer_than_the_lease_renews_it_when_it_commits(sqlite_url: str) -> None:

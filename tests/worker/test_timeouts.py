@@ -15,6 +15,8 @@ from redrive.errors import AttemptStopped, BadDuration, ConfigurationError, Time
 from redrive.testing import Harness
 from tests.worker.conftest import FAST, until, working
 
+pytestmark = pytest.mark.promise("ends-named")
+
 ONCE = RetryPolicy(max_attempts=1)
 
 

@@ -76,8 +76,8 @@ async def check_idempotent(
 
     ``observe`` returns what they leave behind, as a value that can be compared: rows, or calls that a fake has counted.
     It is called after each trial, while the app is open, and may be async. ``reset`` puts the world outside the app
-    back before each. ``before``: events, as ``(type, payload)``, that have been handled by then; ``beside``: others that
-    are handled at the same time, in either order.
+    back before each. ``before``: events, as ``(type, payload)``, that have been handled by then; ``beside``: others
+    that are handled at the same time, in either order.
 
     ``.check()`` of the answer raises an ``AssertionError`` that says what went wrong.
     """
