@@ -232,7 +232,7 @@ async def test_a_database_without_tables_is_told(tmp_path: Path) -> None:
 async def test_while_somebody_locks_the_file_acts_are_refused_and_looking_goes_on(sqlite_url: str) -> None:
     async with Redrive(sqlite_url) as app:
         site = await made(app)
-        app.store._busy_seconds = 0.2  # type: ignore[attr-defined]
+        app.store.writer._busy_seconds = 0.2  # type: ignore[attr-defined]
         async with site.client() as client:
             await client.get("/api/v1/overview")  # the use of the token is noted
             holder = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
