@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from redrive import DependencyUnavailable, Status
 from redrive.apps.evidence.cases import NETWORK, PERMANENT, Answer
 from tests.apps.evidence.conftest import Bench, case, upload_of
 
@@ -123,3 +124,24 @@ async def test_a_notice_that_nobody_sent_is_found_and_sent(bench: Bench) -> None
     await bench.h.run_due()
 
     assert len(await bench.h.events("EVIDENCE_N1")) == len(await bench.h.events("EVIDENCE_N2")) == 1
+
+
+@pytest.mark.req("E8")
+async def test_a_request_that_a_person_calls_off_ends_and_the_notices_come(bench: Bench) -> None:
+    bench.h.fail_next(1, DependencyUnavailable("case-api", "away"), target="EVIDENCE_ATTACH")
+    answer = await bench.upload(upload_of((case(), ["a.txt"]), (case(), ["b.txt"])))
+    await bench.h.run_due()
+    (waiting,) = [each for each in await bench.h.events("EVIDENCE_ATTACH") if each.status is not Status.DELIVERED]
+    await bench.desk.app.cancel(waiting.id, by="ada", reason="wrong file")
+    await bench.h.advance("1m")
+    assert await bench.h.events("EVIDENCE_N1") == []
+
+    await bench.desk.app.reconcilers.run("evidence-requests")
+    await bench.h.run_due()
+
+    job = await bench.job(answer.json()["file_job_id"])
+    failed = [each for each in (await bench.artifacts()).values() if each[0] == "FAILED"]
+    assert failed == [("FAILED", "SYSTEM_ERROR", 1, 0, "PERMANENT_FAILED")]
+    assert len(await bench.h.events("EVIDENCE_N1")) == len(await bench.h.events("EVIDENCE_N2")) == 1
+    (named,) = job["n2_summary"]["cannot_retry"]
+    assert "called off by ada: wrong file" in named["why"]

@@ -27,6 +27,7 @@ from redrive.apps.evidence.desk import ATTACH, RETRY, ArtifactResult, AttachRequ
 from redrive.apps.evidence.shelf import Content
 
 _AT_ONCE: Final = 100
+_SAID_LIMIT: Final = 350
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,14 +198,25 @@ def _result(passage: Passage, artifact: Artifact, answer: Answer, now: datetime)
     )  # fmt: skip
 
 
+async def call_off(desk: Desk, passage: Passage, by: str, reason: str) -> None:
+    """Give up, for good, what the request of a row would have tried; a person has called it off."""
+    async with desk.app.transaction() as tx:
+        said = f"the request was called off by {by}: {reason}"[:_SAID_LIMIT]
+        await _end(desk, tx, passage, Answer("SYSTEM_ERROR", said, called_off=True))
+
+
 async def _give_up(desk: Desk, dead: DeadLetter, tx: Work) -> None:
     """Write a failed attempt down for what a dead letter leaves behind, so that the scheduler takes it from there."""
     payload = dead.payload if isinstance(dead.payload, dict) else {}
     job_id, row_id = payload.get("file_job_id"), payload.get("file_job_row_id")
     if not (isinstance(job_id, str) and isinstance(row_id, str)):
         return
-    passage = Passage(job_id, row_id, str(dead.id))
-    wanted = (await through(desk, tx, [passage]))[row_id]
-    if wanted:
-        answer = Answer("SYSTEM_ERROR", f"the request became a dead letter: {dead.last_error.splitlines()[0][:300]}")
+    said = dead.last_error.splitlines()[0]
+    answer = Answer("SYSTEM_ERROR", f"the request became a dead letter: {said}"[:_SAID_LIMIT])
+    await _end(desk, tx, Passage(job_id, row_id, str(dead.id)), answer)
+
+
+async def _end(desk: Desk, tx: Work, passage: Passage, answer: Answer) -> None:
+    """Write the same answer down for all that a request would have tried."""
+    if wanted := (await through(desk, tx, [passage]))[passage.row_id]:
         await _settle(desk, tx, [Ended(passage, [(each, answer) for each in wanted])])

@@ -39,6 +39,8 @@ class Answer:
 
     error_code: str | None = None
     message: str | None = None
+    called_off: bool = False
+    """A person does not want it to be tried any more."""
 
     @property
     def is_silence(self) -> bool:
@@ -47,7 +49,7 @@ class Answer:
 
     @property
     def is_permanent(self) -> bool:
-        return self.error_code in PERMANENT
+        return self.called_off or self.error_code in PERMANENT
 
 
 ATTACHED: Final = Answer()

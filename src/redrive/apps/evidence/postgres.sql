@@ -118,6 +118,8 @@ create table if not exists evidence.file_job_event (
 
 create index if not exists idx_event_by_row on evidence.file_job_event (file_job_row_id);
 
+create index if not exists idx_event_by_job on evidence.file_job_event (file_job_id);
+
 -- How the retry scheduler fared; one row.
 create table if not exists evidence.scheduler (
     name text primary key,

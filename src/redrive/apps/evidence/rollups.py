@@ -1,13 +1,15 @@
 """Roll-ups: the numbers of a row follow from its artifacts, and a reconciler proves that they do.
 
 They are derived in the same transaction that writes outcomes, so nothing should ever be found; what somebody has edited
-by hand is found and put right. A second reconciler looks for jobs whose notice is due and was not sent.
+by hand is found and put right. A second reconciler looks for jobs whose notice is due and was not sent, and a third for
+rows whose request a person has called off: they end as failed, or the notices would wait for them for ever.
 """
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any, Final
 
+from redrive.apps.evidence.attach import Passage, call_off
 from redrive.apps.evidence.desk import Desk
 from redrive.apps.evidence.notices import Gate
 
@@ -28,8 +30,8 @@ def status_of(count: int, attached: int, failed: int, row_error: str | None) -> 
 
 
 def register(desk: Desk, gate: Gate) -> None:
-    """Add both reconcilers."""
-    rollups, notices = _RollUps(desk), _Notices(desk, gate)
+    """Add the reconcilers."""
+    rollups, notices, requests = _RollUps(desk), _Notices(desk, gate), _Requests(desk)
     every = desk.settings.reconcile_every
     desk.app.reconcilers.add(
         "evidence-rollups", desired=rollups.desired, actual=rollups.actual, converge=rollups.converge,
@@ -37,6 +39,9 @@ def register(desk: Desk, gate: Gate) -> None:
     )  # fmt: skip
     desk.app.reconcilers.add(
         "evidence-notices", desired=notices.desired, actual=notices.actual, converge=notices.converge, every=every
+    )
+    desk.app.reconcilers.add(
+        "evidence-requests", desired=requests.desired, actual=requests.actual, converge=requests.converge, every=every
     )
 
 
@@ -101,3 +106,20 @@ class _Notices:
         async with self._desk.app.transaction() as tx:
             rows = await self._desk.tables.ask(tx, "open_jobs", before)
         return [(str(id_), bool(n1), bool(untried), bool(waiting)) for id_, n1, untried, waiting in rows]
+
+
+class _Requests:
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    async def desired(self) -> dict[str, Any]:
+        return {}
+
+    async def actual(self) -> dict[str, Any]:
+        async with self._desk.app.transaction() as tx:
+            rows = await self._desk.tables.ask(tx, "called_off", self._desk.app.clock.now() - _SETTLED)
+        return {str(row_id): [str(job_id), str(event_id), by, reason] for job_id, row_id, event_id, by, reason in rows}
+
+    async def converge(self, row_id: str, _desired: Any, found: Any) -> None:
+        job_id, event_id, by, reason = found
+        await call_off(self._desk, Passage(job_id, row_id, event_id), by, reason)

@@ -116,6 +116,8 @@ create table if not exists file_job_event (
 
 create index if not exists idx_event_by_row on file_job_event (file_job_row_id);
 
+create index if not exists idx_event_by_job on file_job_event (file_job_id);
+
 -- How the retry scheduler fared; one row.
 create table if not exists evidence_scheduler (
     name text primary key,

@@ -298,6 +298,24 @@ select j.id, j.n1_sent_at is not null as n1,
     ) as waiting
 from evidence.file_job j where j.status = 'PROCESSING' and j.updated_at < $1
 
+-- Rows whose last request was called off by a person, and that have artifacts which nobody else will try.
+-- name: called_off
+select e.file_job_id, e.file_job_row_id, e.event_id, o.cancelled_by, o.cancel_reason
+from evidence.file_job j
+join evidence.file_job_event e on e.file_job_id = j.id
+join redrive.outbox o on o.id = e.event_id
+where j.status = 'PROCESSING' and o.status = 'cancelled' and o.ended_at < $1
+    and exists (
+        select 1 from evidence.file_job_artifact a
+        where a.file_job_id = e.file_job_id and a.file_job_row_id = e.file_job_row_id
+            and a.attachment_status <> 'ATTACHED'
+            and (a.attempt_count = 0 or a.retry_status in ('RETRY_SCHEDULED', 'RETRYING'))
+    )
+    and not exists (
+        select 1 from evidence.file_job_event n
+        where n.file_job_row_id = e.file_job_row_id and n.published_at > e.published_at
+    )
+
 -- name: rows_of
 select id, line, case_id, row_error_code, row_error_message, evidence_count, evidence_attached_count,
     evidence_failed_count, evidence_status, evidence_completed_at
