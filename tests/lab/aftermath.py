@@ -36,9 +36,12 @@ def drain(crew: Crew, seconds: float = 120.0) -> None:
 
 
 def unfinished(url: str) -> dict[str, int]:
-    """Count what is pending or in flight, and blocked by a brake; what waits behind a dead letter waits for somebody."""
-    rows = query(url, "select status, count(*) as n from {}outbox where status in ('pending', 'in_flight') or"
-                 " (status = 'blocked' and blocked_on is not null and ordering_key is null) group by status")  # fmt: skip
+    """Count what is pending, in flight or blocked by a brake; what stands behind a dead letter waits for somebody."""
+    text = (
+        "select status, count(*) as n from {}outbox where status in ('pending', 'in_flight')"
+        " or (status = 'blocked' and blocked_on is not null and ordering_key is null) group by status"
+    )
+    rows = query(url, text)
     return {row["status"]: row["n"] for row in rows}
 
 
@@ -121,6 +124,8 @@ def note_reached(run: Record, crew: Crew) -> None:
     run.reached["starved"] += starved(crew)
     for row in query(crew.url, "select type, status, count(*) as n from {}outbox group by 1, 2"):
         run.reached[f"{row['type']} {row['status']}"] += row["n"]
+    for row in query(crew.url, "select error_class, count(*) as n from {}outbox where status = 'failed' group by 1"):
+        run.reached[f"dead letters, {row['error_class']}"] += row["n"]
 
 
 class Tail:

@@ -1,7 +1,7 @@
 """A PostgreSQL of one's own, to be treated badly: stopped at once, killed, frozen, filled up, replaced by its standby.
 
-``fsync`` is off, since the machine goes on; ``synchronous_commit`` is not: what was acknowledged must survive the end of
-every process of the server.
+``fsync`` is off, since the machine goes on; ``synchronous_commit`` is not: what was acknowledged must survive the end
+of every process of the server.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Cluster:
         with (self.root / "log").open("ab") as output:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/", start_new_session=True,
-                preexec_fn=servers.end_with_parent if sys.platform == "linux" else None, **self.identity,
+                preexec_fn=servers.end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one call
+                **self.identity,
             )  # fmt: skip
 
     def answers(self) -> bool:

@@ -18,6 +18,10 @@ from tests.lab import ledger
 from tests.lab.checker import query
 
 ROOT = Path(__file__).parents[2]
+_HELD = (
+    "select count(*) as n from {}outbox o join {}session s on s.id = o.session_id"
+    " where o.status = 'in_flight' and s.pid = ? and s.ended_at is null"
+)
 
 
 @dataclass(slots=True)
@@ -71,9 +75,7 @@ class Crew:
         for pid, since in [*self._to_count]:
             if time.monotonic() - since > after:
                 self._to_count.remove((pid, since))
-                (row,) = query(self.url, "select count(*) as n from {}outbox o join {}session s on s.id = o.session_id"
-                               " where o.status = 'in_flight' and s.pid = ? and s.ended_at is null", (pid,))  # fmt: skip
-                self.held += row["n"]
+                self.held += query(self.url, _HELD, (pid,))[0]["n"]
 
     def replace(self, member: Member) -> Member:
         """Kill it, and start another with the same task."""

@@ -23,7 +23,17 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from redrive import Context, PrerequisiteMissing, Redrive, RedriveError, Rejected, RetryPolicy, StoreUnavailable
+from redrive import (
+    Context,
+    PrerequisiteMissing,
+    Redrive,
+    RedriveError,
+    Rejected,
+    RetryPolicy,
+    StoreUnavailable,
+    Work,
+    Worker,
+)
 from redrive.batch import FINAL_NOTICE, FIRST_NOTICE
 from redrive.errors import StoreFull, StoreReadOnly
 from redrive.event import NewEvent
@@ -42,29 +52,63 @@ _BEGUN_SECONDS = 3.0  # a worker that ends by itself after so long, or after it 
 # --- what the workers do ----------------------------------------------------------------------------
 
 
-def yard(url: str, ledger: Ledger) -> Redrive:
-    """Make the app of the lab: effects in transactions, failures, children, lines in order, notices."""
-    app = Redrive(url, source="lab", retry=POLICY, migrate=True)
-    mark = "?" if app.dialect == "sqlite" else "$"
+class Yard:
+    """The handlers of the lab: effects in transactions, failures, children, lines in order."""
 
-    @app.when_open
-    async def tables(tx: Any) -> None:
+    def __init__(self, app: Redrive, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._mark = "?" if app.dialect == "sqlite" else "$"
+        app.when_open(self.tables)
+        app.handler("lab.work")(self.work)
+        app.handler("lab.child")(self.child)
+        app.handler("lab.ordered")(self.ordered)
+        app.handler("plain.work")(self.plain)
+        app.handler(FIRST_NOTICE)(self.notice)
+        app.handler(FINAL_NOTICE)(self.notice)
+
+    async def tables(self, tx: Work) -> None:
         await tx.execute(EFFECTS)
         await tx.execute(ORDER)
 
-    @asynccontextmanager
-    async def noted(ctx: Context) -> AsyncIterator[None]:
-        """Write down when an attempt begins and how its handler ends."""
-        facts = {"id": str(ctx.id), "fence": ctx.fence, "pid": os.getpid()}
-        ledger.note("attempt", "invoke", at=time.monotonic(), **facts)
-        try:
-            yield
-        except BaseException as error:
-            ledger.note("attempt", "fail", at=time.monotonic(), error=type(error).__name__, **facts)
-            raise
-        ledger.note("attempt", "ok", at=time.monotonic(), **facts)
+    async def work(self, payload: dict[str, Any], ctx: Context) -> None:
+        async with self._noted(ctx):
+            await self._stumble(payload, ctx)
+            async with ctx.transaction() as tx:
+                await self._effect(tx, ctx)
+                if payload.get("child"):
+                    await tx.publish("lab.child", {}, idempotency_key=f"child of {ctx.idempotency_key}")
+                if inside := payload.get("inside"):
+                    self._ledger.note("inside", "invoke", id=str(ctx.id), fence=ctx.fence, pid=os.getpid())
+                    await asyncio.sleep(inside)
 
-    async def stumble(payload: dict[str, Any], ctx: Context) -> None:
+    async def child(self, _payload: dict[str, Any], ctx: Context) -> None:
+        async with self._noted(ctx), ctx.transaction() as tx:
+            await self._effect(tx, ctx)
+
+    async def ordered(self, payload: dict[str, Any], ctx: Context) -> None:
+        async with self._noted(ctx):
+            await self._stumble(payload, ctx)
+            async with ctx.transaction() as tx:
+                before = f"select coalesce(max(n), -1) from lab_order where key = {self._mark}1"
+                ((last,),) = await tx.fetch(before, ctx.ordering_key)
+                if last >= payload["n"]:
+                    self._ledger.note("order", "fail", key=ctx.ordering_key, n=payload["n"], after=last)
+                added = f"insert into lab_order values ({self._mark}1, {self._mark}2)"
+                await tx.execute(added, ctx.ordering_key, payload["n"])
+                await self._effect(tx, ctx)
+
+    async def plain(self, payload: dict[str, Any], ctx: Context) -> None:
+        async with self._noted(ctx):
+            await self._stumble(payload, ctx)
+
+    async def notice(self, _payload: dict[str, Any]) -> None: ...
+
+    async def _effect(self, tx: Work, ctx: Context) -> None:
+        values = ", ".join(f"{self._mark}{number}" for number in (1, 2, 3))
+        text = f"insert into lab_effect (key, event_id, fence) values ({values})"
+        await tx.execute(text, ctx.idempotency_key, str(ctx.id), ctx.fence)
+
+    async def _stumble(self, payload: dict[str, Any], ctx: Context) -> None:
         dice = random.Random(f"{ctx.id}/{ctx.fence}")
         await asyncio.sleep(dice.uniform(0.0, 0.01))
         if payload.get("fate") == "never":
@@ -72,49 +116,23 @@ def yard(url: str, ledger: Ledger) -> Redrive:
         if dice.random() < 0.2:
             raise PrerequisiteMissing("not yet")
 
-    async def effect(tx: Any, ctx: Context) -> None:
-        text = f"insert into lab_effect (key, event_id, fence) values ({mark}1, {mark}2, {mark}3)"
-        await tx.execute(text, ctx.idempotency_key, str(ctx.id), ctx.fence)
+    @asynccontextmanager
+    async def _noted(self, ctx: Context) -> AsyncIterator[None]:
+        """Write down when an attempt begins and how its handler ends."""
+        facts = {"id": str(ctx.id), "fence": ctx.fence, "pid": os.getpid()}
+        self._ledger.note("attempt", "invoke", at=time.monotonic(), **facts)
+        try:
+            yield
+        except BaseException as error:
+            self._ledger.note("attempt", "fail", at=time.monotonic(), error=type(error).__name__, **facts)
+            raise
+        self._ledger.note("attempt", "ok", at=time.monotonic(), **facts)
 
-    @app.handler("lab.work")
-    async def work(payload: dict[str, Any], ctx: Context) -> None:
-        async with noted(ctx):
-            await stumble(payload, ctx)
-            async with ctx.transaction() as tx:
-                await effect(tx, ctx)
-                if payload.get("child"):
-                    await tx.publish("lab.child", {}, idempotency_key=f"child of {ctx.idempotency_key}")
-                if inside := payload.get("inside"):
-                    ledger.note("inside", "invoke", id=str(ctx.id), fence=ctx.fence, pid=os.getpid())
-                    await asyncio.sleep(inside)
 
-    @app.handler("lab.child")
-    async def child(_payload: dict[str, Any], ctx: Context) -> None:
-        async with noted(ctx), ctx.transaction() as tx:
-            await effect(tx, ctx)
-
-    @app.handler("lab.ordered")
-    async def ordered(payload: dict[str, Any], ctx: Context) -> None:
-        async with noted(ctx):
-            await stumble(payload, ctx)
-            async with ctx.transaction() as tx:
-                ((last,),) = await tx.fetch(
-                    f"select coalesce(max(n), -1) from lab_order where key = {mark}1", ctx.ordering_key
-                )
-                if last >= payload["n"]:
-                    ledger.note("order", "fail", key=ctx.ordering_key, n=payload["n"], after=last)
-                await tx.execute(f"insert into lab_order values ({mark}1, {mark}2)", ctx.ordering_key, payload["n"])
-                await effect(tx, ctx)
-
-    @app.handler("plain.work")
-    async def plain(payload: dict[str, Any], ctx: Context) -> None:
-        async with noted(ctx):
-            await stumble(payload, ctx)
-
-    @app.handler(FIRST_NOTICE)
-    @app.handler(FINAL_NOTICE)
-    async def notice(_payload: dict[str, Any]) -> None: ...
-
+def yard(url: str, ledger: Ledger) -> Redrive:
+    """Make the app of the lab."""
+    app = Redrive(url, source="lab", retry=POLICY, migrate=True)
+    Yard(app, ledger)
     return app
 
 
@@ -132,16 +150,21 @@ async def opened(app: Redrive) -> None:
 async def work(url: str, ledger: Ledger, options: dict[str, Any]) -> None:
     """Work until SIGTERM. A worker that cannot begin is started again; one that ends later is a finding."""
     app = yard(url, ledger)
-    over = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, over.set)
+    over, workers = asyncio.Event(), list[Worker]()
+
+    def end() -> None:
+        over.set()
+        for each in workers:
+            each.stop()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)
     if call_seconds := options.pop("call_seconds", None):
         app.store._call_seconds = call_seconds  # type: ignore[attr-defined]
     said = {"lease": "1s", "concurrency": 8, "poll": "200ms", "drain": "5s", **options}
     while not over.is_set():
         await opened(app)
         worker = app.worker(**said)
-        loop.add_signal_handler(signal.SIGTERM, lambda stopped=worker: (over.set(), stopped.stop()))
+        workers[:] = [worker]
         began = time.monotonic()
         try:
             await worker.run()
@@ -386,4 +409,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "--nursery":
         nursery(Path(sys.argv[2]))
     else:
-        sys.exit(act(*sys.argv[1:4], json.loads(sys.argv[4]) if len(sys.argv) > 4 else {}))
+        database, notes, part, *said = sys.argv[1:]
+        sys.exit(act(database, notes, part, json.loads(said[0]) if said else {}))

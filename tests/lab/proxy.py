@@ -28,7 +28,7 @@ class Proxy:
         self.target = (host, port)
         self.latency = 0.0
         self.port = 0
-        self.passed = {"up": 0, "down": 0}
+        self.passed: dict[Way, int] = {"up": 0, "down": 0}
         """How many bytes have gone each way since the last ``arm`` or ``count``."""
         self.fired = 0
         self._at: tuple[Way, int, How] | None = None

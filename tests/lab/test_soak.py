@@ -1,4 +1,4 @@
-"""Soak: steady work with failures and kills; memory, descriptors and speed stay as they are, whatever others hold open."""
+"""Soak: steady work with failures and kills; memory, descriptors and speed stay as they are for hours."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Watched:
     def look(self, pid: int) -> None:
         pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
         self.memory.append(int(pages) * _PAGE)
-        self.descriptors.append(len(os.listdir(f"/proc/{pid}/fd")))
+        self.descriptors.append(len([*Path(f"/proc/{pid}/fd").iterdir()]))
 
     @staticmethod
     def halves(samples: list[int]) -> tuple[float, float]:
