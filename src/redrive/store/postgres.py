@@ -757,10 +757,10 @@ class PostgresTransaction:
         return list(await self.connection.fetch(sql, *parameters))
 
     async def publish(self, events: Sequence[NewEvent]) -> list[Published]:
-        if all(event.batch_id is None for event in events):
-            return await publish_rows(self.connection, events, self._now, notify=self._notify)
-        # A batch that was closed meanwhile is an answer, not the end of the transaction.
         with translating(self._place):
+            if all(event.batch_id is None for event in events):
+                return await publish_rows(self.connection, events, self._now, notify=self._notify)
+            # A batch that was closed meanwhile is an answer, not the end of the transaction.
             async with self.connection.transaction():
                 return await publish_rows(self.connection, events, self._now, notify=self._notify)
 
@@ -817,7 +817,8 @@ class PostgresTransaction:
 
     async def _query(self, verb: str, **values: Any) -> list[Any]:
         query = _sql(verb)
-        return list(await self.connection.fetch(query.numbered, *query.values(values)))
+        with translating(self._place):
+            return list(await self.connection.fetch(query.numbered, *query.values(values)))
 
 
 async def publish_rows(
