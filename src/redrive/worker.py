@@ -28,7 +28,7 @@ from redrive import alarm, ordering, override, redrive
 from redrive.attempt import Attempt, Watch
 from redrive.circuit import Circuits
 from redrive.claim import Appetite
-from redrive.classify import DEFAULT_RULES
+from redrive.classify import DEFAULT_RULES, leaves
 from redrive.clock import Clock
 from redrive.context import Context, Desk
 from redrive.counts import Counts, Tally
@@ -891,7 +891,7 @@ class Worker:
     # What is not the event's own fault
 
     async def _weighed(self, handler: Handler, row: Row, error: BaseException, settlement: Settlement) -> Settlement:
-        """Look for the fault elsewhere: in a dependency that is down, or when nearly everything fails here.
+        """Look for the fault elsewhere: in a dependency or our own database, or when nearly everything fails here.
 
         Below the threshold of a circuit an attempt is deferred. To fail for something that is not shut is free, but not
         for ever, or an event that fails alone while others pass would go round and round.
@@ -901,6 +901,10 @@ class Worker:
             circuits.let_go(row)
             return settlement
         name = circuits.blamed(handler, error, settlement.error_class)
+        if name is None and any(isinstance(each, StoreUnavailable) for each in leaves(error)):
+            rounds = await self._free_rounds(row)
+            if rounds < FREE_ROUNDS:  # our own database was away
+                return deferred(settlement, round_seconds(rounds, self._clock.random))
         if name is None:
             brake = circuits.stumbled(handler, row, settlement.error_class)
             return settlement if brake is None else blocked(settlement, brake)

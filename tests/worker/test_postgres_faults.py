@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from redrive import Context, Redrive, Status, StoreUnavailable
+from redrive import Context, Redrive, RetryPolicy, Status, StoreUnavailable
 from redrive.store.postgres import PostgresStore
 from tests.servers import Postgres
 from tests.worker.conftest import FAST, until, working
@@ -80,6 +80,30 @@ async def test_a_worker_survives_the_loss_of_all_its_connections_again_and_again
     assert len(rows) == 300
     assert all(row[1] == 1 for row in rows), "an effect was committed twice"
     assert len(effects) == 2_000
+
+
+@pytest.mark.req("O9")
+async def test_a_connection_cut_under_a_handler_spends_none_of_its_attempts(
+    postgres_url: str, admin: psycopg.Connection
+) -> None:
+    fences: list[int] = []
+    async with app_on(postgres_url) as app:
+
+        @app.handler("work", retry=RetryPolicy(max_attempts=1))
+        async def work(payload: Any, ctx: Context) -> None:
+            async with ctx.transaction() as tx:
+                fences.append(ctx.fence)
+                if len(fences) == 1:
+                    await asyncio.to_thread(cut_all, admin, postgres_url)
+                await tx.execute("select 1")
+
+        published = await app.publish("work")
+        async with working(app):
+            await until(lambda: len(fences) == 2)
+        event = await app.event(published.id)
+
+    assert event is not None
+    assert (event.status, event.attempts) == (Status.DELIVERED, 1)
 
 
 async def test_publishing_works_again_after_connections_were_cut(postgres_url: str, admin: psycopg.Connection) -> None:

@@ -293,8 +293,8 @@ class PostgresStore:
     async def transaction(self) -> AsyncIterator["PostgresTransaction"]:
         """Lend a connection for one transaction; commits at the end, rolls back on any exception.
 
-        Errors of the handler's own statements stay the driver's, so that they can be classified; a commit that got no
-        answer is ``StoreUnavailable``: nobody knows.
+        Errors of the handler's own statements stay the driver's, so that they can be classified. A connection that was
+        lost is ``StoreUnavailable``, a commit that got no answer too: nobody knows.
         """
         if self._pool is None:
             message = "the store is not open: call `await app.open()`, or use `async with app:`"
@@ -309,8 +309,11 @@ class PostgresStore:
             try:
                 yield lent
                 await lent.check_whole()
-            except BaseException:
+            except BaseException as error:
                 await self._roll_back(connection, transaction)
+                if isinstance(error, _UNAVAILABLE) and connection.is_closed():
+                    with translating(self._place):
+                        raise
                 raise
             with translating(self._place):
                 await transaction.commit()
