@@ -901,20 +901,17 @@ class Worker:
             circuits.let_go(row)
             return settlement
         name = circuits.blamed(handler, error, settlement.error_class)
-        if name is None and any(isinstance(each, StoreUnavailable) for each in leaves(error)):
-            rounds = await self._free_rounds(row)
-            if rounds < FREE_ROUNDS:  # our own database was away
-                return deferred(settlement, round_seconds(rounds, self._clock.random))
-        if name is None:
+        is_ours = name is None and any(isinstance(each, StoreUnavailable) for each in leaves(error))
+        if name is None and not is_ours:
             brake = circuits.stumbled(handler, row, settlement.error_class)
             return settlement if brake is None else blocked(settlement, brake)
-        was_shut, is_shut = circuits.failed(name, row, error)
-        if was_shut:
+        was_shut, is_shut = (False, False) if name is None else circuits.failed(name, row, error)
+        if name is not None and was_shut:
             return blocked(settlement, name)
         rounds = await self._free_rounds(row)
         if rounds >= FREE_ROUNDS:
             return settlement
-        if is_shut:
+        if name is not None and is_shut:
             return blocked(settlement, name, is_round=True)
         return deferred(settlement, round_seconds(rounds, self._clock.random))
 
