@@ -153,6 +153,8 @@ DEFAULT_RULES: tuple[Rule, ...] = (
         "asyncpg.exceptions.TransactionRollbackError",  # deadlock, serialization: "operational" in psycopg
         "asyncpg.exceptions._base.InterfaceError",
         "asyncpg.InterfaceError",
+        "asyncpg.exceptions._base.InternalClientError",  # what is left of a connection that was cut in the middle
+        "asyncpg.exceptions.ReadOnlySQLTransactionError",  # a primary that has become a standby
         "sqlalchemy.exc.OperationalError",
         "django.db.utils.OperationalError",
         ConnectionError,

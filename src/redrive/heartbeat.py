@@ -15,6 +15,7 @@ from uuid import UUID
 from redrive.attempt import Attempt, Watch
 from redrive.clock import Clock
 from redrive.errors import StoreUnavailable
+from redrive.logs import log
 from redrive.store.base import Store
 
 _LATE_SECONDS: Final = 1.0  # a limit that ended so long ago unnoticed: the event loop is blocked
@@ -69,7 +70,9 @@ class Heartbeat:
                 session = self._session()
                 try:
                     alive = await renew(session, self._lease_seconds, [each.row for each in overdue])
-                except StoreUnavailable:
+                except Exception as error:  # noqa: BLE001 - its end would cost the worker every lease from then on
+                    if not isinstance(error, StoreUnavailable):
+                        log.error("heartbeat failed, trying again", session=str(session), error=repr(error)[:500])
                     pause = min(0.5, pause)
                     continue
                 self._expired.update(overdue)

@@ -15,7 +15,7 @@ import asyncio
 import os
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ from redrive import alarm, ordering, override, redrive
 from redrive.attempt import Attempt, Watch
 from redrive.circuit import Circuits
 from redrive.claim import Appetite
-from redrive.classify import DEFAULT_RULES
+from redrive.classify import DEFAULT_RULES, leaves
 from redrive.clock import Clock
 from redrive.context import Context, Desk
 from redrive.counts import Counts, Tally
@@ -100,6 +100,7 @@ _HOOK_TRIES: Final = 3
 _POLICY_SECONDS: Final = 2.0
 _CANCEL_SECONDS: Final = 5.0
 _DOUBT_LEASES: Final = 20
+_RIDE_OUT_SECONDS: Final = 1.5  # with jitter 2.25 at most: work goes on three seconds after the store is back
 _LOOK_AGAIN: Final = 0.05
 _NEWS_SECONDS: Final = 0.4  # how often we ask what was called off; whoever runs it hears of it within a second
 _TEND_SECONDS: Final = 0.5
@@ -421,7 +422,7 @@ class Worker:
         log.warning("store unavailable, waiting", worker=self.name, error=str(error))
         while not (self._stopping and pause > 1.0):
             await self._clock.sleep(pause * (0.5 + self._clock.random()))
-            pause = min(pause * 2, 3.0)
+            pause = min(pause * 2, _RIDE_OUT_SECONDS)
             try:
                 async with self._taking:
                     forgotten = await self._claims.forget(self._held)
@@ -890,7 +891,7 @@ class Worker:
     # What is not the event's own fault
 
     async def _weighed(self, handler: Handler, row: Row, error: BaseException, settlement: Settlement) -> Settlement:
-        """Look for the fault elsewhere: in a dependency that is down, or when nearly everything fails here.
+        """Look for the fault elsewhere: in a dependency or our own database, or when nearly everything fails here.
 
         Below the threshold of a circuit an attempt is deferred. To fail for something that is not shut is free, but not
         for ever, or an event that fails alone while others pass would go round and round.
@@ -900,16 +901,17 @@ class Worker:
             circuits.let_go(row)
             return settlement
         name = circuits.blamed(handler, error, settlement.error_class)
-        if name is None:
+        is_ours = name is None and any(isinstance(each, StoreUnavailable) for each in leaves(error))
+        if name is None and not is_ours:
             brake = circuits.stumbled(handler, row, settlement.error_class)
             return settlement if brake is None else blocked(settlement, brake)
-        was_shut, is_shut = circuits.failed(name, row, error)
-        if was_shut:
+        was_shut, is_shut = (False, False) if name is None else circuits.failed(name, row, error)
+        if name is not None and was_shut:
             return blocked(settlement, name)
         rounds = await self._free_rounds(row)
         if rounds >= FREE_ROUNDS:
             return settlement
-        if is_shut:
+        if name is not None and is_shut:
             return blocked(settlement, name, is_round=True)
         return deferred(settlement, round_seconds(rounds, self._clock.random))
 
@@ -1044,13 +1046,25 @@ class Worker:
 
     def _all_duties(self) -> list[Duty]:
         return [
-            Duty("upkeep", self._keep_up),
+            Duty("upkeep", self._doubting(self._keep_up)),
             Duty("redrives", self._carry_redrives),
             Duty("cancels", self._hear_of_cancels),
-            Duty("dependencies", self._keep_tending, self._circuits.news),
-            Duty("limits", self._keep_limits, self._throttles.news),
+            Duty("dependencies", self._doubting(self._keep_tending), self._circuits.news),
+            Duty("limits", self._doubting(self._keep_limits), self._throttles.news),
             *self._duties,
         ]
+
+    def _doubting(self, act: Callable[[str], Awaitable[Tick]]) -> Callable[[str], Awaitable[Tick]]:
+        """Look for strays after a duty that may claim something: the answer may have been lost."""
+
+        async def acted(by: str) -> Tick:
+            try:
+                return await act(by)
+            except StoreUnavailable:
+                self._doubt()
+                raise
+
+        return acted
 
     async def _keep_up(self, by: str) -> Tick:
         """Sweep, look at the ordering keys, and purge now and then."""
@@ -1091,15 +1105,11 @@ class Worker:
 
     async def _keep_limits(self, _: str) -> Tick:
         """Read changed policies every few seconds; give permits whenever there may be some to give."""
-        try:
-            if self._clock.monotonic() >= self._policies_at:
-                await self._read_policies()
-            started = await self._admit()
-            if await self._throttles.loosen():
-                self._wake()
-        except StoreUnavailable:
-            self._doubt()
-            raise
+        if self._clock.monotonic() >= self._policies_at:
+            await self._read_policies()
+        started = await self._admit()
+        if await self._throttles.loosen():
+            self._wake()
         return Tick(started, min(self._throttles.pause(), max(0.0, self._policies_at - self._clock.monotonic())))
 
     async def _read_policies(self) -> None:
@@ -1168,17 +1178,18 @@ class Worker:
 
     async def _sweep(self) -> None:
         while True:
-            rows = await self._store.sweep(
-                self._session(),
-                max_lost=self.options.max_lost,
-                limit=_SWEEP_LIMIT,
-                base_seconds=5.0,
-                actor=self.name,
-            )
+            async with self._taking:  # what has been taken over is ours before anybody looks for strays
+                rows = await self._store.sweep(
+                    self._session(),
+                    max_lost=self.options.max_lost,
+                    limit=_SWEEP_LIMIT,
+                    base_seconds=5.0,
+                    actor=self.name,
+                )
+                self._held.update({row[ID]: row for row in rows if row[SWEPT_STATUS] == Status.IN_FLIGHT})
             self.tally.swept += len(rows)
             for row in rows:
                 if row[SWEPT_LEASE_UNTIL] is not None:
-                    self._held[row[ID]] = row
                     self.tally.timed_out += 1
                     late = TimedOut("the attempt took longer than its timeout, and blocked its worker")
                     await self._failed(self._handlers.get(row[TARGET]), row, late)
@@ -1190,7 +1201,6 @@ class Worker:
                     lost_count=row[LOST_COUNT],
                 )
                 if row[SWEPT_STATUS] == Status.IN_FLIGHT:
-                    self._held[row[ID]] = row
                     policy = self._retry_for(row)
                     await self._bury(
                         self._handlers.get(row[TARGET]), row, settlement_for_lost(row, policy.max_attempts)

@@ -513,6 +513,21 @@ async def test_a_transaction_whose_connection_is_cut_leaves_nothing(postgres_url
         assert await app.events() == []
 
 
+async def test_a_transaction_in_which_an_error_was_caught_does_not_pretend_to_be_committed(postgres_url: str) -> None:
+    """PostgreSQL answers such a commit with ROLLBACK, and no driver takes that for an error."""
+    async with Redrive(postgres_url, migrate=True) as app:
+        with pytest.raises(ConfigurationError, match="put the statement into a savepoint"):
+            async with app.transaction() as tx:
+                await tx.publish("t")
+                with suppress(Exception):
+                    await tx.execute("select no_such_column")
+        assert await app.events() == []
+
+        async with app.transaction() as tx:
+            await tx.publish("t")
+        assert len(await app.events()) == 1
+
+
 async def test_a_server_that_falls_silent_costs_an_error_and_not_a_hanging_worker(postgres_url: str) -> None:
     async with Redrive(postgres_url, migrate=True):
         pass

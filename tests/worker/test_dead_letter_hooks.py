@@ -8,6 +8,7 @@ import json
 import threading
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -81,6 +82,27 @@ async def test_a_hook_that_fails_is_an_error_in_log_and_trail_and_the_event_stil
     levels = {entry["log_level"] for entry in logs if entry["event"] == "hook failed"}
     assert levels == {"error"}
     assert "evidence-failed" in [entry.kind for entry in await app.trail(published.id)]
+
+
+async def test_a_hook_that_catches_an_error_of_the_database_does_not_undo_the_dead_letter(app: Redrive) -> None:
+    """On PostgreSQL a failed statement undoes the whole transaction, and its commit is answered without an error."""
+    async with app.store.transaction() as tx:
+        await tx.execute("create table dispute (receipt text primary key)")
+
+    async def careless_hook(letter: DeadLetter, tx: Work) -> None:
+        for _ in range(2):
+            with suppress(Exception):
+                await tx.execute("insert into dispute values ('the same')")
+
+    @app.handler("settle", on_dead_letter=careless_hook)
+    async def settle(payload: Any) -> None:
+        raise Rejected("no funds")
+
+    await app.publish("settle", {})
+    await app.worker().drain()
+
+    (event,) = await app.events()
+    assert event.status is Status.FAILED
 
 
 async def test_a_hook_that_recovers_is_applied_once(app: Redrive) -> None:

@@ -9,13 +9,14 @@ import subprocess
 import sys
 import textwrap
 import time
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from redrive import Context, EventFilter, Redrive, RetryPolicy, Status
+from redrive import Context, EventFilter, Redrive, RetryPolicy, Status, StoreUnavailable
 from redrive.worker import Worker
 from tests.worker.conftest import FAST, until, working
 
@@ -489,3 +490,61 @@ async def test_upkeep_goes_on_after_an_error_nobody_foresaw(app: Redrive, monkey
     monkeypatch.setattr(app.store, "sweep", broken_once)
     async with working(app, lease="1s"):
         await until(lambda: len(sweeps) > 1)
+
+
+async def test_the_heartbeat_goes_on_after_an_error_nobody_foresaw(
+    app: Redrive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it others would take every event of this worker, and it would claim nothing more."""
+    beats: list[int] = []
+    pulse = app.store.pulse
+
+    @asynccontextmanager
+    async def broken_once() -> AsyncIterator[Any]:
+        async with pulse() as renew:
+
+            async def beat(*arguments: Any) -> bool:
+                beats.append(1)
+                if len(beats) == 1:
+                    raise RuntimeError("an error of the driver that has no name here")
+                return await renew(*arguments)
+
+            yield beat
+
+    monkeypatch.setattr(app.store, "pulse", broken_once)
+    async with working(app, lease="1s"):
+        await until(lambda: len(beats) > 2)
+
+
+async def test_what_a_sweep_took_over_is_settled_though_its_answer_was_lost(
+    app: Redrive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweeper holds a lease that it does not know of, and its session lives: no other sweep would help."""
+    sweep, answers = app.store.sweep, 0
+
+    async def answer_lost(*arguments: Any, **options: Any) -> Any:
+        nonlocal answers
+        rows = await sweep(*arguments, **options)
+        answers += bool(rows)
+        if answers == 1 and rows:
+            raise StoreUnavailable("the connection was cut before the answer came")
+        return rows
+
+    async def nothing(payload: Any) -> None: ...
+
+    app.handler("work")(nothing)
+    published = await app.publish("work")
+    dead = app.worker(lease="1s", max_lost=1)
+    async with dead._at_work(alive=False):
+        await dead._turn()
+        assert dead.session_id is not None
+        await app.store.end_session(dead.session_id)
+        monkeypatch.setattr(app.store, "sweep", answer_lost)
+        async with working(app, lease="1s", max_lost=1):
+
+            async def ended() -> bool:
+                event = await app.event(published.id)
+                return event is not None and event.ended_at is not None
+
+            await until(ended)
+    assert answers >= 1

@@ -8,12 +8,13 @@ import signal
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from redrive import Context, Redrive, Status, StoreUnavailable
+from redrive import Context, Redrive, RetryPolicy, Status, StoreUnavailable
 from redrive.store.postgres import PostgresStore
 from tests.servers import Postgres
 from tests.worker.conftest import FAST, until, working
@@ -81,6 +82,30 @@ async def test_a_worker_survives_the_loss_of_all_its_connections_again_and_again
     assert len(rows) == 300
     assert all(row[1] == 1 for row in rows), "an effect was committed twice"
     assert len(effects) == 2_000
+
+
+@pytest.mark.req("O9")
+async def test_a_connection_cut_under_a_handler_spends_none_of_its_attempts(
+    postgres_url: str, admin: psycopg.Connection
+) -> None:
+    fences: list[int] = []
+    async with app_on(postgres_url) as app:
+
+        @app.handler("work", retry=RetryPolicy(max_attempts=1))
+        async def work(payload: Any, ctx: Context) -> None:
+            async with ctx.transaction() as tx:
+                fences.append(ctx.fence)
+                if len(fences) == 1:
+                    await asyncio.to_thread(cut_all, admin, postgres_url)
+                await tx.execute("select 1")
+
+        published = await app.publish("work")
+        async with working(app):
+            await until(lambda: len(fences) == 2)
+        event = await app.event(published.id)
+
+    assert event is not None
+    assert (event.status, event.attempts) == (Status.DELIVERED, 1)
 
 
 async def test_publishing_works_again_after_connections_were_cut(postgres_url: str, admin: psycopg.Connection) -> None:
@@ -165,6 +190,41 @@ async def test_what_was_claimed_by_an_answer_that_never_arrived_is_put_back(post
         (event,) = await app.events()
         assert forgotten == 1
         assert (event.status, event.attempts) == (Status.PENDING, 0)
+
+
+async def test_what_was_to_be_put_back_before_a_silence_is_not_put_back_after_it(postgres_url: str) -> None:
+    """The backend reads the statement when it wakes up; by then the worker has given up, and claimed anew."""
+    from redrive.store.base import Finished, Session
+
+    async with app_on(postgres_url) as app:
+        store = app.store
+        assert isinstance(store, PostgresStore)
+        store._call_seconds = 1.0
+        session = Session(app.clock.new_id(), "w", "h", 1, ("default",), (), 1)
+        await store.begin_session(session, 60.0)
+        silent, awake = (store.claims(session.id, [("default", 1, 0)], actor="w") for _ in range(2))
+        await silent.forget([])
+        assert silent._connection is not None
+        pid, ask = silent._connection.get_server_pid(), silent._ask
+
+        async def falling_silent(text: str, *values: Any) -> list[Any]:
+            if "redrive.outbox" in text:
+                os.kill(pid, signal.SIGSTOP)
+            return await ask(text, *values)
+
+        silent._ask = falling_silent  # type: ignore[method-assign]
+        try:
+            with pytest.raises(StoreUnavailable):
+                await silent.forget([])
+            await app.publish("work", 1)
+            assert len((await awake.turn(Finished(), 1)).claimed) == 1
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        await until(lambda: not Path(f"/proc/{pid}").exists(), 10)  # it has done what it was told, and found us gone
+        await awake.close()
+        (event,) = await app.events()
+
+    assert event.status is Status.IN_FLIGHT
 
 
 @pytest.mark.req("O9")

@@ -85,6 +85,7 @@ _UNAVAILABLE: Final = (
     asyncpg.InsufficientResourcesError,
     asyncpg.TransactionRollbackError,  # a deadlock: nothing was written, the next try may go through
     asyncpg.LockNotAvailableError,
+    asyncpg.ObjectNotInPrerequisiteStateError,  # its administrator has closed the database for a while
 )
 
 
@@ -292,7 +293,8 @@ class PostgresStore:
     async def transaction(self) -> AsyncIterator["PostgresTransaction"]:
         """Lend a connection for one transaction; commits at the end, rolls back on any exception.
 
-        Errors of the handler's own statements stay the driver's, so that they can be classified.
+        Errors of the handler's own statements stay the driver's, so that they can be classified. A connection that was
+        lost is ``StoreUnavailable``, a commit that got no answer too: nobody knows.
         """
         if self._pool is None:
             message = "the store is not open: call `await app.open()`, or use `async with app:`"
@@ -300,14 +302,42 @@ class PostgresStore:
         with translating(self._place):
             connection = await self._pool.take(self._call_seconds)
         try:
-            async with connection.transaction():
-                yield PostgresTransaction(connection, self._now(), self._place, notify=self.notify)
-            await connection.reset(timeout=self._call_seconds)  # a handler may have set something for its session
+            transaction = connection.transaction()
+            with translating(self._place):
+                await transaction.start()
+            lent = PostgresTransaction(connection, self._now(), self._place, notify=self.notify)
+            try:
+                yield lent
+                await lent.check_whole()
+            except BaseException as error:
+                await self._roll_back(connection, transaction)
+                if isinstance(error, _UNAVAILABLE) and connection.is_closed():
+                    with translating(self._place):
+                        raise
+                raise
+            with translating(self._place):
+                await transaction.commit()
+            await self._leave_clean(connection)
         except (*_UNAVAILABLE, StoreUnavailable, asyncio.CancelledError):
             connection.terminate()
             raise
         finally:
             self._give_back(connection)
+
+    async def _roll_back(self, connection: Any, transaction: Any) -> None:
+        """Undo it; where that cannot be said any more, the end of the connection does."""
+        try:
+            if not connection.is_closed():
+                await transaction.rollback()
+        except (*_UNAVAILABLE, asyncpg.PostgresError):
+            connection.terminate()
+
+    async def _leave_clean(self, connection: Any) -> None:
+        """Forget what a handler may have set for its session. The commit stands, whatever becomes of the connection."""
+        try:
+            await connection.reset(timeout=self._call_seconds)
+        except (*_UNAVAILABLE, asyncpg.PostgresError):
+            connection.terminate()
 
     # Sessions, claims, sweep
 
@@ -390,7 +420,7 @@ class PostgresStore:
             lost = asyncio.Event()
             try:
                 connection = await self.connect()
-            except (*_UNAVAILABLE, asyncpg.PostgresError):
+            except Exception:  # noqa: BLE001 - nobody would notice its end, and nothing depends on it
                 await self.clock.sleep(0.5 + self.clock.random())
                 continue
             try:
@@ -403,7 +433,7 @@ class PostgresStore:
                         async with asyncio.timeout(20.0):
                             await lost.wait()
                     await connection.execute("select 1", timeout=10.0)
-            except (*_UNAVAILABLE, asyncpg.PostgresError):
+            except Exception:  # noqa: BLE001 - as above
                 await self.clock.sleep(0.1 + self.clock.random() * 0.5)
             finally:
                 connection.terminate()
@@ -660,15 +690,21 @@ class PostgresClaims:
         return None if rows[0][0] is None else float(rows[0][0])
 
     async def forget(self, held: Iterable[Any]) -> int:
+        """Put back what we hold without knowing it; not later than we wait for it, or it would hit later claims."""
         values = {"session": self._session_id, "held": list(held), "now": self._store.clock.database_now()}
-        return len(await self._query("forget", values))
+        seconds = self._store._call_seconds  # noqa: SLF001 - the two halves of one store
+        ((until,),) = await self._ask("select clock_timestamp() + make_interval(secs => $1)", seconds)
+        return len(await self._query("forget", {**values, "until": until}))
 
     async def _query(self, verb: str, values: Mapping[str, Any]) -> list[Any]:
         query = _sql(verb)
+        return await self._ask(query.numbered, *query.values(values))
+
+    async def _ask(self, text: str, *values: Any) -> list[Any]:
         with translating(self._store._place):  # noqa: SLF001 - the two halves of one store
             connection = await self._connected()
             try:
-                return list(await connection.fetch(query.numbered, *query.values(values)))
+                return list(await connection.fetch(text, *values))
             except (*_UNAVAILABLE, asyncio.CancelledError):
                 self._drop()
                 raise
@@ -698,6 +734,21 @@ class PostgresTransaction:
         self._now = now
         self._place = place
         self._notify = notify
+        self._is_whole = False
+
+    async def check_whole(self) -> None:
+        """Refuse to commit what PostgreSQL would roll back without a word: a statement failed, and nobody said so."""
+        if self._is_whole:
+            return
+        try:
+            with translating(self._place):
+                await self.connection.execute("select")
+        except asyncpg.InFailedSQLTransactionError as error:
+            message = (
+                "a statement of this transaction failed and its error was caught: PostgreSQL has undone all of it."
+                " Let the error through, or put the statement into a savepoint"
+            )
+            raise ConfigurationError(message) from error
 
     async def execute(self, sql: str, *parameters: Any) -> int:
         """Run one statement; return how many rows it changed."""
@@ -709,10 +760,10 @@ class PostgresTransaction:
         return list(await self.connection.fetch(sql, *parameters))
 
     async def publish(self, events: Sequence[NewEvent]) -> list[Published]:
-        if all(event.batch_id is None for event in events):
-            return await publish_rows(self.connection, events, self._now, notify=self._notify)
-        # A batch that was closed meanwhile is an answer, not the end of the transaction.
         with translating(self._place):
+            if all(event.batch_id is None for event in events):
+                return await publish_rows(self.connection, events, self._now, notify=self._notify)
+            # A batch that was closed meanwhile is an answer, not the end of the transaction.
             async with self.connection.transaction():
                 return await publish_rows(self.connection, events, self._now, notify=self._notify)
 
@@ -724,7 +775,9 @@ class PostgresTransaction:
         )
 
     async def deliver(self, event_id: Any, fence: int) -> bool:
-        return bool(await self._query("deliver", id=event_id, fence=fence, now=self._now))
+        delivered = await self._query("deliver", id=event_id, fence=fence, now=self._now)
+        self._is_whole = True  # the last statement of a handler's transaction: it would have failed otherwise
+        return bool(delivered)
 
     async def settle(self, settlements: Sequence[Settlement], *, chain: str, actor: str) -> set[Any]:
         with translating(self._place):
@@ -767,7 +820,8 @@ class PostgresTransaction:
 
     async def _query(self, verb: str, **values: Any) -> list[Any]:
         query = _sql(verb)
-        return list(await self.connection.fetch(query.numbered, *query.values(values)))
+        with translating(self._place):
+            return list(await self.connection.fetch(query.numbered, *query.values(values)))
 
 
 async def publish_rows(

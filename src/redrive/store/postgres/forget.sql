@@ -1,6 +1,10 @@
 -- Forget: put back what this session holds in the database but not in its hands. It happens when the answer to a
 -- claim was lost on the way: the rows are ours, their lease is being renewed, and nobody would ever run them.
+-- Guard: a server that fell silent may carry this out long after we have given up waiting for it, and would then put
+-- back what we have claimed since. The fence is raised: whoever runs one of them all the same must not find the pending
+-- row it wanted under the fence it had.
 update redrive.outbox o
-set status = 'pending', attempts = o.attempts - 1, due_at = redrive.moment(:now::timestamptz)
+set status = 'pending', attempts = o.attempts - 1, fence = o.fence + 1, due_at = redrive.moment(:now::timestamptz)
 where o.status = 'in_flight' and o.session_id = :session::uuid and o.id <> all(:held::uuid[])
+  and (select clock_timestamp()) < :until::timestamptz
 returning o.id

@@ -1,0 +1,136 @@
+"""Zombies: a worker is stopped for longer than its lease, others take over, and it goes on as if nothing had been."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.lab import aftermath, ledger
+from tests.lab.checker import query
+from tests.lab.crew import Crew, Member, crew_on, until
+from tests.lab.record import Record
+
+PROMISES = ("fence", "effect-once", "not-stuck", "durable", "trail", "order")
+LEASE = 1.0
+
+
+@pytest.mark.req("B4")
+@pytest.mark.promise(*PROMISES)
+def test_a_worker_that_was_stopped_past_its_lease_settles_nothing_of_others(
+    store_url: str, tmp_path: Path, seed: int, record: Callable[..., Record]
+) -> None:
+    run = record("zombies", store_url.partition(":")[0])
+    stopped_again_and_again(store_url, tmp_path / "crew", random.Random(seed), run, zombies=3)
+    assert run.reached["swept while stopped"]
+
+
+@pytest.mark.lab
+@pytest.mark.timeout(0)
+@pytest.mark.promise(*PROMISES)
+def test_hundreds_of_zombies(
+    store_url: str, tmp_path: Path, seed: int, budget: float, record: Callable[..., Record]
+) -> None:
+    run = record("zombies", store_url.partition(":")[0])
+    most = max(3, int(budget / 3))
+    stopped_again_and_again(store_url, tmp_path / "crew", random.Random(seed), run, zombies=most, budget=budget)
+    assert run.reached["swept while stopped"]
+
+
+def stopped_again_and_again(
+    url: str, folder: Path, dice: random.Random, run: Record, *, zombies: int, budget: float = 60.0
+) -> None:
+    """Stop one worker after the other past its lease, at any moment, and every third inside a transaction."""
+    end = time.monotonic() + budget
+    with crew_on(url, folder) as crew:
+        for _ in range(3):
+            crew.start("worker")
+        for _ in range(2):
+            crew.start("producer", inside=0.05, pause=0.02)
+        tail = aftermath.Tail(crew.ledger)
+        for number in range(zombies):
+            if number >= 3 and time.monotonic() > end:
+                break
+            zombie = dice.choice(crew.of("worker"))
+            where = "in a transaction" if number % 3 == 2 else "anywhere"
+            if where == "anywhere":
+                tail.wait_for("attempt", 20, pid=zombie.pid)
+                time.sleep(dice.uniform(0.0, 0.05))
+            else:
+                tail.wait_for("inside", 20, pid=zombie.pid)
+            run.faults[where] += 1
+            run.cases += 1
+            stopped(crew, zombie, dice.uniform(1.6, 2.6), run)
+        aftermath.drain(crew)
+        found = aftermath.look(crew, is_bounded=False)
+        run.violations += found.violations
+        aftermath.note_reached(run, crew)
+        note_takeovers(run, crew)
+        assert not found.violations, f"{found}\n{crew.said()}"
+
+
+def stopped(crew: Crew, zombie: Member, seconds: float, run: Record) -> None:
+    """Stop it, let its lease run out, and let it go on."""
+    before = _swept(crew, zombie)
+    crew.stop(zombie)
+    time.sleep(seconds)
+    try:
+        run.reached["swept while stopped"] += _swept(crew, zombie) > before
+    finally:
+        crew.go_on(zombie)
+
+
+def _swept(crew: Crew, zombie: Member) -> int:
+    (row,) = query(
+        crew.url, "select count(*) as n from {}session where pid = ? and ended_at is not null", (zombie.pid,)
+    )
+    return int(row["n"])
+
+
+def note_takeovers(run: Record, crew: Crew) -> None:
+    """Attempts by fence: an event that two processes had in their hands was claimed anew in between."""
+    attempts: dict[str, dict[int, int]] = defaultdict(dict)
+    for line in ledger.lines(crew.ledger):
+        if line["what"] == "attempt" and line["answer"] == "invoke":
+            same = attempts[line["id"]].setdefault(line["fence"], line["pid"])
+            assert same == line["pid"], f"two processes ran {line['id']} under fence {line['fence']}"
+    run.reached["taken over"] += sum(len(set(each.values())) > 1 for each in attempts.values())
+
+
+@pytest.mark.promise("fence", "effect-once")
+def test_what_others_see_while_a_worker_is_stopped_inside_a_transaction(
+    store_url: str, tmp_path: Path, record: Callable[..., Record]
+) -> None:
+    """On PostgreSQL its own event waits and spends no attempt, on SQLite everybody waits; its effect is there once."""
+    run = record("zombies", store_url.partition(":")[0])
+    with crew_on(store_url, tmp_path / "crew") as crew:
+        first = crew.start("worker")
+        until(crew.ledger.exists, 20)
+        tail = aftermath.Tail(crew.ledger)
+        crew.start("producer", inside=0.3, most=40)
+        inside = tail.wait_for("inside", 20)
+        assert inside["pid"] == first.pid
+        crew.stop(first)
+        crew.start("worker", **({} if store_url.startswith("sqlite") else {"call_seconds": 1.0}))
+        began = time.monotonic()
+        if store_url.startswith("sqlite"):
+            with pytest.raises(AssertionError):
+                tail.first_attempt(began, LEASE + 1.5)
+            run.reached["everybody waited"] += 1
+        else:
+            tail.first_attempt(began, 10)
+            until(lambda: _swept(crew, first), 10)
+            tail.wait_for("attempt", 20, "fail", id=inside["id"], error="StoreUnavailable")
+            run.reached["its event waited, the others went on"] += 1
+        crew.go_on(first)
+        aftermath.drain(crew)
+        found = aftermath.look(crew, is_bounded=False)
+        run.cases, run.violations = 1, found.violations
+        (row,) = query(store_url, "select status, attempts from {}outbox where cast(id as text) = ?", (inside["id"],))
+        assert row["status"] == "delivered"
+        assert row["attempts"] <= inside["attempt"], "the wait for somebody who stands still has spent an attempt"
+        assert not found.violations, f"{found}\n{crew.said()}"
