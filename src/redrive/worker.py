@@ -150,6 +150,8 @@ class WorkerOptions:
 class Worker:
     """Runs handlers until it is told to stop."""
 
+    heart: type[Heartbeat] = Heartbeat
+
     def __init__(
         self,
         store: Store,
@@ -306,7 +308,7 @@ class Worker:
             await self._tend_anyhow()
             await self._read_policies()
             if alive:
-                heartbeat = Heartbeat(
+                heartbeat = self.heart(
                     self._store, self._clock, self.options.lease_seconds, self.options.stall_seconds, self._session,
                     self._on_session_lost, self._watch,
                 )  # fmt: skip

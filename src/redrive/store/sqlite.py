@@ -83,6 +83,7 @@ class SqliteStore:
     """The store contract on one SQLite file."""
 
     name = "sqlite"
+    writes_with: type[Writer] = Writer
 
     def __init__(self, path: str, clock: Clock, *, busy_seconds: float = 30.0, synchronous: str = "FULL") -> None:
         self.path = path
@@ -104,7 +105,7 @@ class SqliteStore:
         if self._writer is not None:
             return
         writing = self._connect()
-        self._writer = Writer(writing, self.clock, self._busy_seconds)
+        self._writer = self.writes_with(writing, self.clock, self._busy_seconds)
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="redrive-sqlite")
         self._turn = asyncio.Lock()
 

@@ -57,6 +57,10 @@ class Writer:
         self._origin = (0, 0.0)  # file time and monotonic time at the last look
         self._read_clock_at = 0.0
         self._remembered = 0
+        self.start()
+
+    def start(self) -> None:
+        """Begin to write what is handed in: here in a thread of its own, in a simulation on its event loop."""
         self._thread = threading.Thread(target=self._run, name="redrive-writer", daemon=True)
         self._thread.start()
 
