@@ -1102,7 +1102,9 @@ class Worker:
         except StoreUnavailable:
             self._doubt()
             raise
-        return Tick(started, min(self._throttles.pause(), max(0.0, self._policies_at - self._clock.monotonic())))
+        hindered = self._stopping or self._alone is not None or self._session_lost  # and would look in vain at once
+        pause = min(self._throttles.pause(), max(0.0, self._policies_at - self._clock.monotonic()))
+        return Tick(started, max(pause, _LOOK_AGAIN if hindered else 0.0))
 
     async def _read_policies(self) -> None:
         """Work under what operators have said from now on; an attempt under way keeps its time limit."""

@@ -653,14 +653,14 @@ class SqliteTransaction:
 
     async def execute(self, sql: str, *parameters: Any) -> int:
         """Run one statement; return how many rows it changed."""
-        return await self._run(lambda: self.connection.execute(sql, parameters).rowcount)
+        return await _to_its_end(lambda: self.connection.execute(sql, parameters).rowcount)
 
     async def fetch(self, sql: str, *parameters: Any) -> list[Any]:
         """Run one query; return its rows."""
-        return await self._run(lambda: self.connection.execute(sql, parameters).fetchall())
+        return await _to_its_end(lambda: self.connection.execute(sql, parameters).fetchall())
 
     async def publish(self, events: Sequence[NewEvent]) -> list[Published]:
-        return await self._run(lambda: _ours(publish_rows, self.connection, events, self._now))
+        return await self._run(lambda: publish_rows(self.connection, events, self._now))
 
     async def mark_handled(self, target: str, idempotency_key: str, event_id: Any) -> bool:
         values = {
@@ -715,11 +715,12 @@ class SqliteTransaction:
         await self._run(lambda: write_trail(self.connection, OPERATOR, self._now, entries))
 
     async def settle(self, settlements: Sequence[Settlement], *, chain: str, actor: str) -> set[Any]:
-        return set(await self._run(lambda: _ours(settle_rows, self.connection, self._now, settlements, chain, actor)))
+        return set(await self._run(lambda: settle_rows(self.connection, self._now, settlements, chain, actor)))
 
     @staticmethod
     async def _run(job: Callable[[], T]) -> T:
-        return await _to_its_end(job)
+        """Run statements of ours. The errors of a handler's own stay SQLite's, so that they can be classified."""
+        return await _to_its_end(lambda: _ours(job))
 
 
 class _Watch:
@@ -774,7 +775,7 @@ async def _to_its_end(job: Callable[[], T]) -> T:
     return working.result()
 
 
-def _ours(job: Callable[..., Any], *arguments: Any) -> Any:
+def _ours(job: Callable[..., T], *arguments: Any) -> T:
     try:
         return job(*arguments)
     except sqlite3.Error as error:

@@ -124,7 +124,7 @@ class Writer:
         try:
             return self.now()
         except BaseException:
-            self.connection.execute("rollback")
+            self._roll_back_quietly()  # SQLite may have done so itself
             raise
 
     def commit(self, now: int, changes_before: int) -> None:

@@ -176,14 +176,14 @@ class Line:
         answer = real.execute(sql, parameters)
         if sql == "rollback":
             self._freed()
-        self._process.did(sql)
+        self._process.did(sql, answer)
         return answer
 
     def executemany(self, sql: str, rows: Any) -> Any:
         real = self._reached(sql)
         self._disk.asking = self._process
         answer = real.executemany(sql, rows)
-        self._process.did(sql)
+        self._process.did(sql, answer)
         return answer
 
     def _reached(self, sql: str) -> sqlite3.Connection:
@@ -191,8 +191,6 @@ class Line:
             raise Dead(self._process.name)
         error = self._process.about_to(sql, self)
         if error is not None:
-            if not self._real.in_transaction:
-                self._freed()
             raise error
         return self._real
 
@@ -209,7 +207,7 @@ class Line:
         self._disk.holder = self
         self._disk.look_at_clock(self._process)
         self._changes = real.total_changes
-        self._process.did("begin immediate")
+        self._process.did("begin immediate", answer)
         return answer
 
     def _commit(self, real: sqlite3.Connection) -> Any:
@@ -223,7 +221,7 @@ class Line:
         self._freed()
         if changed:
             self._process.changed(changed)
-        self._process.did("commit")
+        self._process.did("commit", answer)
         return answer
 
     def _freed(self) -> None:

@@ -62,9 +62,9 @@ class Process(Owner):
             return None
         what = self._strikes.pop()[1]
         self._at = self._strikes[-1][0] if self._strikes else 0
-        return self._strike(what, line)
+        return self._strike(what, sql, line)
 
-    def _strike(self, what: str, line: Line) -> BaseException | None:
+    def _strike(self, what: str, sql: str, line: Line) -> BaseException | None:
         if what == BEFORE:
             self.kill(what)
             return Dead(self.name)
@@ -77,18 +77,16 @@ class Process(Owner):
             self._busy_left = self.world.dice.choice((3, 3, 60))
         else:
             self.world.fault(self, what)
-            if self.world.dice.random() < 0.5:
+            if self.world.dice.random() < 0.5 or sql == "rollback":  # which always ends the transaction
                 line.roll_back()
             return trouble(ERRORS[what], what)
         return None
 
-    def did(self, sql: str) -> None:
+    def did(self, sql: str, answer: sqlite3.Cursor) -> None:
         """Die after a statement, if that is its lot."""
-        if self._after and sql != "begin immediate":
-            self.kill(AFTER)
-            raise Dead(self.name)
-        if self._answer and sql == "commit":
-            self.kill(ANSWER)
+        if (self._after and sql != "begin immediate") or (self._answer and sql == "commit"):
+            answer.close()  # or the connection would go on reading for whoever has it next
+            self.kill(AFTER if self._after else ANSWER)
             raise Dead(self.name)
 
     def changed(self, rows: int) -> None:

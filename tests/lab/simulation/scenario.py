@@ -357,7 +357,8 @@ async def make_peace(app: Redrive, process: Process) -> None:
         if each.kind == "hold" and each.state != "closed":
             await app.lift(each.name.removeprefix("hold:"), by="ann", reason="the end")
         elif each.kind == "dependency" and each.by_hand:
-            await app.close_dependency(each.name, by="ann", reason="the end")
+            with suppress(Refused):
+                await app.close_dependency(each.name, by="ann", reason="the end")
     for going in await app.redrivings():
         if going.state in ("paused", "halted"):
             await app.resume(going.id, by="bob")
