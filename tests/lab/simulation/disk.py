@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from redrive.clock import VirtualClock
 from redrive.store.sqlite import SqliteStore
 
+from tests.lab import checker
 from tests.lab.simulation.loop import Blocked
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ class Disk:
         self.let_go: Callable[[], None] = lambda: None
         asyncio.run(_migrated(path))
         self.hand = self._connected()
+        self.url = f"sqlite:///{path}"
+        checker.KNOWN[self.url] = self.hand
         self.hand.execute("pragma journal_mode=wal")
         self.hand.executescript(RULES.read_text(encoding="utf-8"))
         self.hand.execute("drop trigger redrive_trail_no_delete")  # or it could not be emptied
@@ -122,6 +125,7 @@ class Disk:
         self.let_go()
 
     def close(self) -> None:
+        del checker.KNOWN[self.url]
         for connection in self._all:
             connection.close()
 

@@ -19,9 +19,7 @@ def judge(world: World) -> None:
         world.found.add(name, said)
     for (name,) in query("select name from lab_reached"):
         world.reached[name] += 1
-    whole = checker.check(
-        f"sqlite:///{world.disk.path}", lines=world.said, max_attempts=MAX_ATTEMPTS, now=world.disk.now
-    )
+    whole = checker.check(world.disk.url, lines=world.said, max_attempts=MAX_ATTEMPTS, now=world.disk.now)
     world.found.violations.update(whole.violations)
     for name, said in whole.first.items():
         world.found.first.setdefault(name, said)

@@ -124,9 +124,9 @@ class World:
             self._start(f"w{number}", self._work)
         self._start("p0", produce)
         self._start("o0", operate)
-        until = self.loop.time() + 3.0 + 3.0 * dice.random()
+        until = self.loop.time() + 2.0 + 2.5 * dice.random()
         while self.loop.time() < until:
-            await asyncio.sleep(0.2 + 1.2 * dice.random())
+            await asyncio.sleep(0.2 + 0.8 * dice.random())
             self._meddle()
         await self._end()
 
@@ -185,7 +185,7 @@ class World:
     async def _work(self, process: Process) -> None:
         app = app_of(process)
         await app.open()
-        worker = app.worker(concurrency=3, lease=LEASE, poll=0.6, drain=1.0, max_lost=3, name=process.name)
+        worker = app.worker(concurrency=3, lease=LEASE, poll=1.0, drain=1.0, max_lost=3, name=process.name)
         worker.heart = LoopHeartbeat
         process.worker = worker
         try:
@@ -259,7 +259,7 @@ class World:
             await make_peace(app, process)
             await process.clock.sleep(LEASE)
             for _ in range(_ROUNDS):
-                worker = app.worker(concurrency=3, lease=LEASE, poll=0.6, drain=1.0, max_lost=3, name=process.name)
+                worker = app.worker(concurrency=3, lease=LEASE, poll=1.0, drain=1.0, max_lost=3, name=process.name)
                 process.worker = worker
                 await worker.drain()
                 self._count(worker)
