@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tests.lab.simulation.disk import Disk, a_disk
+from tests.lab.simulation.script import tell
 from tests.lab.simulation.world import Outcome, World
 
 _COLLECT_EVERY = 50
@@ -25,20 +26,21 @@ class Summary:
     faults: Counter[str] = field(default_factory=Counter)
     reached: Counter[str] = field(default_factory=Counter)
     violations: Counter[str] = field(default_factory=Counter)
-    failed: dict[int, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: Outcome, name: str) -> None:
+        """Take one in; the name is what repeats it: ``python -m tests.lab.simulation NAME``."""
         self.seeds += 1
         self.faults.update(outcome.faults)
         self.reached.update(outcome.reached)
         if outcome.found.violations:
             self.violations.update(outcome.found.violations)
-            self.failed[outcome.seed] = str(outcome.found)
+            self.failed[name] = str(outcome.found)
 
     def __str__(self) -> str:
         return "\n".join(
-            f"seed {seed}: {said}\n    again with: python -m tests.lab.simulation {seed}"
-            for seed, said in list(self.failed.items())[:5]
+            f"{name}: {said}\n    again with: python -m tests.lab.simulation {name}"
+            for name, said in list(self.failed.items())[:5]
         )
 
 
@@ -53,13 +55,46 @@ def run_seeds(seeds: Iterable[int], *, until: Callable[[Summary], bool] = lambda
     began = time.monotonic()
     with quiet(), a_disk() as disk:
         for seed in seeds:
-            summary.add(run_seed(disk, seed))
+            summary.add(run_seed(disk, seed), str(seed))
             if summary.seeds % _COLLECT_EVERY == 0:
                 gc.collect()
             if until(summary):
                 break
     summary.seconds = time.monotonic() - began
     return summary
+
+
+def run_crashes(
+    stride: int = 1, *, first: int = 1, until: Callable[[Summary], bool] = lambda _: False
+) -> Summary:
+    """Tell the story once for every ``stride``-th statement, killed before it."""
+    summary = Summary()
+    began = time.monotonic()
+    with quiet(), a_disk() as disk:
+        statements = tell(disk).statements
+        summary.reached["statements"] = statements
+        for crash in range(first, statements + 1, stride):
+            summary.add(tell(disk, [crash]).outcome, f"story {crash}")
+            if until(summary):
+                break
+    summary.seconds = time.monotonic() - began
+    return summary
+
+
+def run_pairs(pairs: Iterable[tuple[int, int]], *, until: Callable[[Summary], bool]) -> Summary:
+    """Tell the story with two crashes: the second comes in the telling after the first."""
+    summary = Summary()
+    with quiet(), a_disk() as disk:
+        for first, second in pairs:
+            summary.add(tell(disk, [first, second]).outcome, f"story {first} {second}")
+            if until(summary):
+                break
+    return summary
+
+
+def digests(seeds: Iterable[int]) -> list[str]:
+    with quiet(), a_disk() as disk:
+        return [run_seed(disk, seed).digest for seed in seeds]
 
 
 @contextmanager

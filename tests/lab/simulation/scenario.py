@@ -22,7 +22,7 @@ from redrive import (
     StoreUnavailable,
 )
 from redrive.clock import VirtualClock
-from redrive.errors import NotFound, RedriveError, StoreFull
+from redrive.errors import LeaseLost, NotFound, RedriveError, StoreFull
 from redrive.redrive import Release
 
 from tests.lab.simulation.process import Process, chance, current
@@ -128,6 +128,14 @@ async def _deafly(process: Process) -> None:
 
 
 async def have_effect(word: str, payload: Any, ctx: Context) -> None:
+    try:
+        await _have_effect(word, payload, ctx)
+    except LeaseLost:
+        current().world.reached["stale settle refused"] += 1
+        raise
+
+
+async def _have_effect(word: str, payload: Any, ctx: Context) -> None:
     process = current()
     async with ctx.transaction() as tx:
         await tx.execute(EFFECT, ctx.idempotency_key, str(ctx.id), ctx.fence)

@@ -119,4 +119,6 @@ class LoopHeartbeat(Heartbeat):
         return self._stopped.is_set()
 
     def _tell(self, what: Callable[[], None]) -> None:
+        if what == self._on_lost:
+            self._process.world.reached["session begun anew"] += 1
         self._process.world.loop.call_soon(what, context=self._process.main.context)

@@ -24,6 +24,7 @@ from tests.lab.simulation.scenario import LEASE, Intent, app_of, drafted, make_p
 from tests.lab.simulation.store import LoopHeartbeat
 
 _WAKE_SECONDS = 0.02
+_LATE_SECONDS = 0.4
 _ROUNDS = 40
 
 
@@ -89,7 +90,8 @@ class World:
         for other in self._living:
             if other is not process and other.wakes and other not in self._woken:
                 self._woken.add(other)
-                self.loop.call_later(_WAKE_SECONDS, self._wake, other, context=self._root.main.context)
+                seconds = _WAKE_SECONDS if chance(self.dice, 0.3) else _LATE_SECONDS  # nobody depends on it
+                self.loop.call_later(seconds, self._wake, other, context=self._root.main.context)
 
     def _wake(self, process: Process) -> None:
         self._woken.discard(process)
@@ -116,6 +118,10 @@ class World:
             self._root.main.context.copy().run(self.loop.bury)
             self.loop.close()
         verdict.judge(self)
+        return self.outcome
+
+    @property
+    def outcome(self) -> Outcome:
         return Outcome(self.seed, self.found, self.faults, self.reached, self.trace)
 
     async def _live(self) -> None:
