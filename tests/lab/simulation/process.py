@@ -12,6 +12,7 @@ from tests.lab.simulation.disk import Dead, Line, trouble
 from tests.lab.simulation.loop import LANE, Owner
 
 if TYPE_CHECKING:
+    from redrive.app import Redrive
     from redrive.worker import Worker
 
     from tests.lab.simulation.world import World
@@ -34,6 +35,7 @@ class Process(Owner):
         self.world = world
         self.clock = SimClock(world.loop, world.wall, world.next_seed(), skew)
         self.lines: list[Line] = []
+        self.app: Redrive
         self.worker: Worker | None = None
         self.statements = 0
         self.when_killed: Callable[[], None] = lambda: None

@@ -52,6 +52,22 @@ create trigger lab_lease after update of lease_until on redrive_session
 when new.lease_until < old.lease_until
 begin insert into lab_violation values ('double claim', 'the lease of session ' || old.id || ' was shortened'); end;
 
+create trigger lab_ghost after update of status on redrive_outbox
+when new.status = 'in_flight' and old.status <> 'in_flight'
+     and exists (select 1 from redrive_session where id = new.session_id and ended_at is not null)
+begin insert into lab_violation values ('double claim', new.id || ' was claimed by a session that had ended'); end;
+
+create trigger lab_step_begun after insert on redrive_step
+when new.state in ('started', 'done') and (select o.session_id from redrive_outbox o where o.id = new.event_id) <> lab_who()
+begin insert into lab_violation values ('stale settle', new.event_id || ': a step was kept by somebody who does not hold it'); end;
+
+create trigger lab_step_kept after update of state on redrive_step
+when new.state = 'done' and (select o.session_id from redrive_outbox o where o.id = new.event_id) <> lab_who()
+begin insert into lab_violation values ('stale settle', new.event_id || ': a step was kept by somebody who does not hold it'); end;
+
+create trigger lab_lost_bound after update of lost_count on redrive_outbox when new.lost_count > 3  -- the workers' max_lost
+begin insert into lab_violation values ('over-run', new.id || ' was lost ' || new.lost_count || ' times'); end;
+
 -- Time, order, identity
 
 create trigger lab_early after update of status on redrive_outbox

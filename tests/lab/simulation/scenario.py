@@ -31,7 +31,7 @@ from tests.lab.simulation.store import SimStore
 MAX_ATTEMPTS = 3
 RETRY = RetryPolicy(max_attempts=MAX_ATTEMPTS, base_delay=0.2, max_delay=1.0, jitter=0.5)
 LEASE = 2.0
-WORDS = ("fail", "fail", "fatal", "dep", "slow", "child", "hold", "break", "late", "deaf")
+WORDS = ("fail", "fail", "fatal", "dep", "slow", "child", "hold", "break", "late", "deaf", "reserve")
 TYPES = (
     "lab.plain", "lab.plain", "lab.timed", "lab.keyed", "lab.keyed", "lab.passing", "lab.stepped", "lab.needy",
     "lab.hooked", "lab.throttled",
@@ -117,6 +117,9 @@ async def before(word: str) -> None:
         await process.clock.sleep(1.0 + 3.0 * dice.random())
     if word == "deaf":
         await _deafly(process)
+    if word == "reserve":
+        with suppress(Refused):
+            await reserve(process.app, process)
 
 
 async def _deafly(process: Process) -> None:
@@ -157,6 +160,7 @@ def app_of(process: Process) -> Redrive:
     app._handlers = book._handlers
     app._targets = book._targets
     app._circuits = book._circuits
+    process.app = app
     return app
 
 

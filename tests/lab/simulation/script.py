@@ -26,6 +26,7 @@ STORY: list[tuple[str, str, list[str], dict[str, Any]]] = [
     ("lab.keyed", "third", [], {"ordering_key": "a"}),
     ("lab.plain", "parent", ["child"], {}),
     ("lab.hooked", "dead", ["fail", "fatal"], {}),
+    ("lab.passing", "thrice", ["fail"] * 5, {}),
     ("lab.stepped", "undone", ["fatal"], {}),
     ("lab.needy", "waits", ["dep"], {}),
     ("lab.plain", "called off", [], {"delay": 60.0}),
@@ -61,7 +62,7 @@ class Scripted(World):
     async def _tell(self, process: Process, ended: asyncio.Event) -> None:
         app = app_of(process)
         await app.open()
-        worker = app.worker(concurrency=3, lease=LEASE, poll=1.0, drain=1.0, name=process.name)
+        worker = app.worker(concurrency=3, lease=LEASE, poll=1.0, drain=1.0, max_lost=3, name=process.name)
         worker.heart = LoopHeartbeat
         process.worker = worker
         running = asyncio.create_task(worker.run())
@@ -87,6 +88,10 @@ class Scripted(World):
         for _, name, _, _ in STORY:
             if effects.get(name, 0) != (name != CALLED_OFF):
                 self.found.add("lost", f"{name!r} had its effect {effects.get(name, 0)} times")
+        if not self.disk.query("select 1 from redrive_outbox where type = 'redrive.compensate'"):
+            self.found.add("lost", "what was done in steps was not undone")
+        if not self._crashes and self.disk.query("select 1 from lab_reached where name = 'swept'"):
+            self.found.add("double claim", "a worker lost its lease though it was well")
         if not self.disk.query("select 1 from redrive_batch where final_at is not null"):
             self.found.add("notice error", "no batch has said that it is done")
 
