@@ -1,7 +1,8 @@
 """Mutants: the core with one deliberate bug each, and the experiment that must catch it.
 
-An experiment that catches none of them proves nothing. ``python -m tests.lab.mutants [NAME …]`` puts each into a copy of
-``src``, runs its experiment on that, and writes down which were caught, by what and how soon (``docs/mutants.json``).
+An experiment that catches none of them proves nothing. ``python -m tests.lab.mutants [NAME …]`` puts each into a copy
+of ``src``, runs its experiment on that, and writes down which were caught, by what and how soon
+(``docs/mutants.json``).
 """
 
 from __future__ import annotations
@@ -17,16 +18,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
 
 from tests.lab.record import ROOT
 
 RESULTS = ROOT / "docs" / "mutants.json"
 SEEDS = 400
 """How many seeds may pass before a mutant counts as alive."""
-
-Experiment = Literal["simulation", "crash points"] | str
-"""One of the two, or the test that catches it."""
 
 _LEFT_ALONE = 600.0  # seconds
 _HOW_MANY = re.compile(r"^(\d+) in ", re.MULTILINE)
@@ -42,7 +39,7 @@ class Mutant:
     file: str
     old: str
     new: str
-    caught_by: Experiment = "simulation"
+    caught_by: str = "simulation"  # or "crash points", or the test that notices
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +116,8 @@ MUTANTS = [
     Mutant("trail-chain-broken", "an entry does not depend on the one before",
            "store/sqlite.py", "previous = entry_hash(previous, chain,", 'previous = entry_hash("", chain,'),
     Mutant("replay-resets-fence", "a replay begins with fence 0",
-           "store/sqlite/redrive_release.sql", "attempts = 0, lost_count = 0,", "attempts = 0, fence = 0, lost_count = 0,"),
+           "store/sqlite/redrive_release.sql", "attempts = 0, lost_count = 0,",
+           "attempts = 0, fence = 0, lost_count = 0,"),
     Mutant("replay-resets-key", "a replay has a new idempotency key",
            "store/sqlite/redrive_release.sql", "    passed = 0,\n", "    passed = 0, idempotency_key = id || cycle,\n"),
     Mutant("replay-keeps-attempts", "a replay goes on counting where the dead letter ended",
@@ -144,17 +142,19 @@ MUTANTS = [
     Mutant("order-ignored", "events of a key overtake each other",
            "store/sqlite/claim.sql", "and l.seq < p.seq)", "and l.seq < p.seq and 0)"),
     Mutant("two-of-a-key", "two events of a key are under way at once",
-           "store/sqlite/claim.sql", "and f.status = 'in_flight')) as waits", "and f.status = 'in_flight' and 0)) as waits"),
+           "store/sqlite/claim.sql", "and f.status = 'in_flight')) as waits",
+           "and f.status = 'in_flight' and 0)) as waits"),
     Mutant("notice-forgotten", "a batch whose last member was delivered says nothing",
            "store/sqlite.py", '        look_at_batches(self.connection, self._now, [values["id"]])\n', ""),
     Mutant("notice-early", "a batch says that it is done while members wait",
            "store/sqlite/migrations/0008_batches.sql",
-           "            where o.batch_id = new.id and o.batch_id is not null and o.ended_at is null) then new.closed_at end",
-           "            where o.batch_id = new.id and o.batch_id is not null and o.status = 'x') then new.closed_at end"),
+           "o.batch_id = new.id and o.batch_id is not null and o.ended_at is null) then new.closed_at end",
+           "o.batch_id = new.id and o.batch_id is not null and o.status = 'x') then new.closed_at end"),
     Mutant("release-not-marked", "a member of a redrive stays ready after it went",
            "store/sqlite/redrive_mark.sql", "when :why is null then 'released'", "when :why is null then 'ready'"),
     Mutant("release-anything", "a redrive releases what is no dead letter any more",
-           "store/sqlite/redrive_pick.sql", "when o.status <> 'failed' then 'it is ' || o.status\n", "\n", "tests/redrive"),
+           "store/sqlite/redrive_pick.sql", "when o.status <> 'failed' then 'it is ' || o.status\n", "\n",
+           "tests/redrive"),
     Mutant("group-not-counted", "a dead letter is missing in its group",
            "store/sqlite.py", "    count_dead(connection, [entry[0] for entry in entries if",
            "    count_dead(connection, [entry[0] for entry in entries[1:] if"),
@@ -169,14 +169,16 @@ MUTANTS = [
            "o.id = :id and :fence = :fence and o.status = 'in_flight'"),
     Mutant("two-holders", "a reservation is taken from its holder",
            "store/sqlite/reservation_take.sql",
-           "where redrive_reservation.released_at is not null or redrive_reservation.until <= excluded.taken_at", "where true"),
+           "where redrive_reservation.released_at is not null or redrive_reservation.until <= excluded.taken_at",
+           "where true"),
     Mutant("answer-before-commit", "a publish is acknowledged before it is durable",
            "store/writer.py", "            self.commit(now, before)\n        except",
            "            self._answer(group)\n            self.commit(now, before)\n        except"),
     Mutant("raw-disk-error", "a disk error in a transaction is not called StoreUnavailable",
            "store/sqlite.py", "return await _to_its_end(lambda: _ours(job))", "return await _to_its_end(job)"),
     Mutant("clock-error-kills", "a disk error at the look at the clock ends the worker",
-           "store/writer.py", "self._roll_back_quietly()  # SQLite may have done so itself", 'self.connection.execute("rollback")'),
+           "store/writer.py", "self._roll_back_quietly()  # SQLite may have done so itself",
+           'self.connection.execute("rollback")'),
     Mutant("stopping-spins", "a stopping worker with throttled events takes a whole core",
            "worker.py", "_LOOK_AGAIN if hindered else 0.0", "0.0"),
 ]  # fmt: skip
@@ -207,7 +209,9 @@ def hunt(mutant: Mutant, seeds: int = SEEDS) -> Caught:
 def _change(file: Path, mutant: Mutant) -> None:
     text = file.read_text(encoding="utf-8")
     if text.count(mutant.old) != 1:
-        raise LookupError(f"{mutant.name}: {mutant.file} has {text.count(mutant.old)} places like {mutant.old!r}, not one")
+        raise LookupError(
+            f"{mutant.name}: {mutant.file} has {text.count(mutant.old)} places like {mutant.old!r}, not one"
+        )
     file.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
 
 
@@ -216,7 +220,18 @@ def _command(mutant: Mutant, seeds: int) -> list[str]:
         return [sys.executable, "-m", "tests.lab.simulation", "hunt", "0", str(seeds)]
     if mutant.caught_by == "crash points":
         return [sys.executable, "-m", "tests.lab.simulation", "crashes", "25"]
-    return [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", "not postgres", mutant.caught_by]
+    return [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        "not postgres",
+        mutant.caught_by,
+    ]
 
 
 def table(results: Sequence[Caught]) -> str:

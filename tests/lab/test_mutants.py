@@ -13,9 +13,7 @@ FAST = ("sweep-no-guard", "trail-settle-forgotten", "replay-resets-key")
 
 
 def test_every_mutant_still_fits_the_source() -> None:
-    unfit = [
-        each.name for each in MUTANTS if (ROOT / "src" / "redrive" / each.file).read_text().count(each.old) != 1
-    ]
+    unfit = [each.name for each in MUTANTS if (ROOT / "src" / "redrive" / each.file).read_text().count(each.old) != 1]
 
     assert not unfit
     assert len({each.name for each in MUTANTS}) == len(MUTANTS) >= 30

@@ -34,10 +34,21 @@ OFTEN = (
     "cancelled in flight", "timed out", "put back", "unblocked", "dependency open", "throttled", "batch finished",
     "redrive done", "redrive aborted", "compensated", "stale settle refused", "session begun anew", "operator refused",
 )  # fmt: skip
-RARELY = ("redrive aborted half way", "late step", "overtime taken over", "lost too often", "left behind", "batch forced")
+RARELY = (
+    "redrive aborted half way",
+    "late step",
+    "overtime taken over",
+    "lost too often",
+    "left behind",
+    "batch forced",
+)
 """Reached once in some hundred seeds: only a long run is asked for them."""
 
-KEPT = [int(line.split()[0]) for line in (Path(__file__).parent / "simulation" / "seeds.txt").read_text().splitlines() if line]
+KEPT = [
+    int(line.split()[0])
+    for line in (Path(__file__).parent / "simulation" / "seeds.txt").read_text().splitlines()
+    if line
+]
 
 
 def examine(record: Record, seeds: Iterable[int], until: Callable[[Summary], bool] = lambda _: False) -> Summary:
@@ -55,7 +66,9 @@ def examine(record: Record, seeds: Iterable[int], until: Callable[[Summary], boo
 @pytest.mark.req("B1", "B2", "B3")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", range(4))
-def test_whatever_fails_nothing_is_lost_doubled_early_or_stuck(part: int, record: Callable[..., Record], seed: int) -> None:
+def test_whatever_fails_nothing_is_lost_doubled_early_or_stuck(
+    part: int, record: Callable[..., Record], seed: int
+) -> None:
     first = seed + part * PART
 
     summary = examine(record("simulation"), range(first, first + PART))

@@ -511,8 +511,14 @@ class SqliteStore:
 
     async def ask(self, verb: str, clauses: Clauses = (), **values: Any) -> list[dict[str, Any]]:
         """Run one of our statements outside any transaction."""
-        now = to_micros(self.clock.now())
-        return await self._read(lambda connection: run_verb(connection, now, verb, clauses, values))  # type: ignore[no-any-return]
+        return await self._read(  # type: ignore[no-any-return]
+            lambda connection: run_verb(connection, self._time(connection), verb, clauses, values)
+        )
+
+    def _time(self, connection: sqlite3.Connection) -> int:
+        """Tell the file's time to whoever only reads: a clock that was set back is not believed here either."""
+        (highest,) = connection.execute("select highest from redrive_clock").fetchone()
+        return max(to_micros(self.clock.now()), highest, self.writer.carried(self.clock.monotonic()))
 
     async def write(self, verb: str, **values: Any) -> list[dict[str, Any]]:
         """Run one of our statements that writes, in a transaction of its own."""
@@ -531,10 +537,8 @@ class SqliteStore:
         return {(row[0], row[1]): row[2] for row in rows}
 
     async def overview(self) -> Mapping[str, Any]:
-        now = to_micros(self.clock.now())
-
         def job(connection: sqlite3.Connection) -> dict[str, Any]:
-            cursor = connection.execute(_sql("overview").text, {"now": now})
+            cursor = connection.execute(_sql("overview").text, {"now": self._time(connection)})
             return dict(zip((column[0] for column in cursor.description), cursor.fetchone(), strict=True))
 
         return await self._read(job)  # type: ignore[no-any-return]

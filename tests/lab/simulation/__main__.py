@@ -1,11 +1,11 @@
 """Run seeds by hand, or a single one again with its trace.
 
-    python -m tests.lab.simulation SEED              one seed, with its trace
-    python -m tests.lab.simulation FROM UP_TO        many, and what they have reached
-    python -m tests.lab.simulation digests FROM UP_TO
-    python -m tests.lab.simulation story [CRASH …]   the story of the crash points, killed before these statements
-    python -m tests.lab.simulation hunt FROM UP_TO   until something is wrong; says which seed it was
-    python -m tests.lab.simulation crashes STRIDE    the same for crash points
+python -m tests.lab.simulation SEED              one seed, with its trace
+python -m tests.lab.simulation FROM UP_TO        many, and what they have reached
+python -m tests.lab.simulation digests FROM UP_TO
+python -m tests.lab.simulation story [CRASH …]   the story of the crash points, killed before these statements
+python -m tests.lab.simulation hunt FROM UP_TO   until something is wrong; says which seed it was
+python -m tests.lab.simulation crashes STRIDE    the same for crash points
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from uuid import UUID
 
 from redrive.clock import VirtualClock
 from redrive.instant import from_micros
-
 from tests.lab.simulation.loop import Loop
 
 _START = 1_893_456_000  # the year 2030

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from redrive.clock import VirtualClock
 from redrive.store.sqlite import SqliteStore
-
 from tests.lab import checker
 from tests.lab.simulation.loop import Blocked
 
@@ -152,7 +151,7 @@ def a_disk() -> Iterator[Disk]:
 class Line:
     """What a store takes for its connection: every statement is counted, and some go wrong."""
 
-    __slots__ = ("_begun_at", "_changes", "_disk", "_process", "_real", "_reads")
+    __slots__ = ("_begun_at", "_changes", "_disk", "_process", "_reads", "_real")
 
     def __init__(self, disk: Disk, process: Process, real: sqlite3.Connection, *, reads: bool) -> None:
         self._disk = disk
@@ -219,7 +218,9 @@ class Line:
         if changed:
             unsaid = real.execute(_DUE).fetchone()
             if unsaid is not None:
-                real.execute("insert into lab_violation values ('trail gap', ?)", (f"{unsaid[0]} was {unsaid[1]} unsaid",))
+                real.execute(
+                    "insert into lab_violation values ('trail gap', ?)", (f"{unsaid[0]} was {unsaid[1]} unsaid",)
+                )
                 real.execute("delete from lab_due")
         answer = real.execute("commit")
         self._freed()

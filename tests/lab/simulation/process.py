@@ -14,7 +14,6 @@ from tests.lab.simulation.loop import LANE, Owner
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.worker import Worker
-
     from tests.lab.simulation.world import World
 
 BEFORE, AFTER, ANSWER = "killed before a statement", "killed after a statement", "killed between commit and answer"

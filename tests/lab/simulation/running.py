@@ -64,9 +64,7 @@ def run_seeds(seeds: Iterable[int], *, until: Callable[[Summary], bool] = lambda
     return summary
 
 
-def run_crashes(
-    stride: int = 1, *, first: int = 1, until: Callable[[Summary], bool] = lambda _: False
-) -> Summary:
+def run_crashes(stride: int = 1, *, first: int = 1, until: Callable[[Summary], bool] = lambda _: False) -> Summary:
     """Tell the story once for every ``stride``-th statement, killed before it."""
     summary = Summary()
     began = time.monotonic()

@@ -1,6 +1,6 @@
 """What runs in the simulation: handlers of every kind, producers who do not know whether they were heard, operators.
 
-What an attempt does follows from the payload: a word for each claim of the event, and ``ok`` when the words are used up.
+What an attempt does follows from the payload: a word for each claim of the event, and ``ok`` when they are used up.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from redrive import (
 from redrive.clock import VirtualClock
 from redrive.errors import LeaseLost, NotFound, RedriveError, StoreFull
 from redrive.redrive import Release
-
 from tests.lab.simulation.process import Process, chance, current
 from tests.lab.simulation.store import SimStore
 
@@ -79,7 +78,7 @@ async def do_step(name: str) -> str:
     return name
 
 
-@book.handler("lab.stepped", timeout=3.0)
+@book.handler("lab.stepped", timeout=3.0, compensate_on=("cancelled", "deadline", "dead_letter"))
 async def work_in_steps(payload: Any, ctx: Context) -> None:
     word = begin(payload, ctx)
     await ctx.step("one", do_step, "one", compensate=undo)
@@ -288,7 +287,9 @@ async def cancel_running(app: Redrive, process: Process) -> None:
 
 
 async def replay(app: Redrive, process: Process) -> None:
-    await app.replay(_some(process, "status = 'failed'"), by="ann", reason="again", from_start=chance(process.world.dice, 0.3))
+    await app.replay(
+        _some(process, "status = 'failed'"), by="ann", reason="again", from_start=chance(process.world.dice, 0.3)
+    )
 
 
 async def edit(app: Redrive, process: Process) -> None:
@@ -314,7 +315,10 @@ async def redrive(app: Redrive, process: Process) -> None:
     rate = dice.choice((None, 2.0, 5.0))
     ramp = dice.choice(((), (1,), (1, 2)))
     going = await app.start(
-        plan.redrive.token, by="ann", reason="mended", release=Release(rate=rate, max_in_flight=dice.choice((1, 50)), ramp=ramp)
+        plan.redrive.token,
+        by="ann",
+        reason="mended",
+        release=Release(rate=rate, max_in_flight=dice.choice((1, 50)), ramp=ramp),
     )
     await process.clock.sleep(1.0 * dice.random())
     match dice.randrange(4):

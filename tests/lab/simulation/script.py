@@ -13,7 +13,6 @@ from uuid import UUID
 
 from redrive import Redrive, Refused
 from redrive.redrive import Release
-
 from tests.lab.simulation.disk import Disk
 from tests.lab.simulation.process import BEFORE, Process
 from tests.lab.simulation.scenario import LEASE, app_of
@@ -68,10 +67,14 @@ class Scripted(World):
         running = asyncio.create_task(worker.run())
         await _publish_all(app, self)
         await _publish_batch(app)
-        await self._until("select 1 from redrive_outbox where status in ('in_flight', 'pending') and idempotency_key <> ?")
+        await self._until(
+            "select 1 from redrive_outbox where status in ('in_flight', 'pending') and idempotency_key <> ?"
+        )
         await _call_off(app, self)
         await _redrive(app)
-        await self._until("select 1 from redrive_outbox where status in ('in_flight', 'pending') and idempotency_key <> ?")
+        await self._until(
+            "select 1 from redrive_outbox where status in ('in_flight', 'pending') and idempotency_key <> ?"
+        )
         worker.stop()
         await running
         await app.close()
@@ -79,7 +82,7 @@ class Scripted(World):
 
     async def _until(self, left: str) -> None:
         """Wait until nothing is left that moves by itself."""
-        while self.disk.query(left, (CALLED_OFF,)):
+        while self.disk.query(left, (CALLED_OFF,)):  # noqa: ASYNC110 - nobody else knows
             await asyncio.sleep(0.1)
 
     def _expect(self) -> None:
@@ -124,7 +127,7 @@ async def _redrive(app: Redrive) -> None:
         await app.start(plan.redrive.token, by="ann", reason="mended", release=Release(max_in_flight=1))
     except Refused:
         return  # nothing of it was left, after an earlier telling
-    while (await app.redriving(plan.redrive.id)).state == "running":
+    while (await app.redriving(plan.redrive.id)).state == "running":  # noqa: ASYNC110 - as people do
         await asyncio.sleep(0.2)
 
 

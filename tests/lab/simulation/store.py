@@ -11,7 +11,6 @@ from typing import Any, cast
 from redrive.heartbeat import Heartbeat
 from redrive.store.sqlite import SqliteStore
 from redrive.store.writer import Writer, _Order
-
 from tests.lab.simulation.loop import HEART, WRITER, Blocked
 from tests.lab.simulation.process import Process, current
 
@@ -47,10 +46,10 @@ class LoopWriter(Writer):
 
     def start(self) -> None:
         self._process = current()
-        self.pen = cast(Any, Pen(self._process))
+        self.pen = cast("Any", Pen(self._process))
         self._waiting: list[_Order] = []
         self._is_called = False
-        self._orders = cast(Any, self)  # what is handed in is put here
+        self._orders = cast("Any", self)  # what is handed in is put here
 
     def put(self, order: _Order) -> None:
         self._waiting.append(order)
@@ -65,7 +64,7 @@ class LoopWriter(Writer):
         self._is_called = False
         if not self._waiting:
             return
-        if self.pen.is_held or not self._process.world.disk.is_free_for(cast(Any, self.connection)):
+        if self.pen.is_held or not self._process.world.disk.is_free_for(cast("Any", self.connection)):
             self._process.world.loop.park(self._call)
             return
         group, self._waiting = self._waiting, []
@@ -88,7 +87,7 @@ class SimStore(SqliteStore):
         self._process = process
 
     def _connect(self, *, query_only: bool = False) -> sqlite3.Connection:
-        return cast(sqlite3.Connection, self._process.world.disk.line(self._process, reads=query_only))
+        return cast("sqlite3.Connection", self._process.world.disk.line(self._process, reads=query_only))
 
     @asynccontextmanager
     async def wakes(self, wake: Callable[[], None]) -> AsyncIterator[None]:

@@ -32,7 +32,9 @@ def judge(world: World) -> None:
 
 
 def _judge_publishes(world: World) -> None:
-    rows = world.disk.query("select idempotency_key, count(*), count(distinct retry_key) from redrive_outbox group by 1")
+    rows = world.disk.query(
+        "select idempotency_key, count(*), count(distinct retry_key) from redrive_outbox group by 1"
+    )
     there = {key: number for key, number, _ in rows}
     for intent in world.intents:
         key = intent.options["idempotency_key"]
@@ -66,7 +68,7 @@ def _judge_hooks(world: World) -> None:
         world.disk.query(
             "select t.event_id, t.kind from redrive_trail t join redrive_outbox o on o.id = t.event_id"
             " where o.target = 'lab.hooked' and t.kind in ('dead-lettered', 'retry-scheduled')"
-            " and t.detail not like '%\"outcome\": \"lost\"%'"
+            ' and t.detail not like \'%"outcome": "lost"%\''
         )
     )
     for (event_id, kind), number in (told - written).items() | (written - told).items():

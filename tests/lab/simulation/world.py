@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from redrive.errors import StoreUnavailable
-
 from tests.lab.checker import Finding
 from tests.lab.simulation import process as processes
 from tests.lab.simulation import verdict
@@ -153,13 +152,8 @@ class World:
     def _strikes(self) -> list[tuple[int, str]]:
         """Decide what goes wrong in the life of a process, and when."""
         dice, kinds = self.dice, (processes.BEFORE, processes.AFTER, processes.ANSWER)
-        strikes = []
-        if chance(dice, 0.5):
-            strikes.append((dice.randrange(1, 300), dice.choice(kinds)))
-        for kind in processes.ERRORS:
-            if chance(dice, 0.15):
-                strikes.append((dice.randrange(1, 250), kind))
-        return strikes
+        deadly = [(dice.randrange(1, 300), dice.choice(kinds))] if chance(dice, 0.5) else []
+        return deadly + [(dice.randrange(1, 250), kind) for kind in processes.ERRORS if chance(dice, 0.15)]
 
     async def _alive(self, process: Process, main: Callable[[Process], Any]) -> None:
         try:
@@ -203,7 +197,8 @@ class World:
     def _count(self, worker: Any) -> None:
         tally = worker.tally
         for name, number in (
-            ("lease lost", tally.leases_lost), ("duplicate suppressed", tally.deduplicated), ("timed out", tally.timed_out),
+            ("lease lost", tally.leases_lost), ("duplicate suppressed", tally.deduplicated),
+            ("timed out", tally.timed_out),
             ("put back", tally.put_back), ("left behind", tally.left_behind),
         ):  # fmt: skip
             self.reached[name] += number
@@ -247,7 +242,7 @@ class World:
             else:
                 process.calm()
                 process.worker.stop()
-        while any(each.worker is not None for each in self._living):
+        while any(each.worker is not None for each in self._living):  # noqa: ASYNC110 - they end in their own time
             await asyncio.sleep(0.5)
         for process in list(self._living):
             process.kill("killed at the end")
@@ -280,7 +275,7 @@ class World:
     def _seconds_to_next(self, process: Process) -> float | None:
         rows = self.disk.query(
             "select min(due_at) from redrive_outbox where status = 'pending' union all"
-            " select 1 from redrive_outbox where status = 'in_flight' or (status = 'blocked' and blocked_on is not null)"
+            " select 1 from redrive_outbox where status = 'in_flight' or (status = 'blocked' and blocked_on > '')"
             " union all select 1 from redrive_redrive where state = 'running'"
             " union all select deadline_at from redrive_batch where final_at is null and deadline_at is not null"
         )
