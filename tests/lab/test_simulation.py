@@ -63,7 +63,7 @@ def examine(record: Record, seeds: Iterable[int], until: Callable[[Summary], boo
 
 
 @pytest.mark.promise(*PROMISES)
-@pytest.mark.req("B1", "B2", "B3")
+@pytest.mark.req("B1", "B4", "B6", "B7")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", range(4))
 def test_whatever_fails_nothing_is_lost_doubled_early_or_stuck(

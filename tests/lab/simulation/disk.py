@@ -49,6 +49,7 @@ class Disk:
         self.path = path
         self.holder: Line | None = None
         self.asking: Process | None = None
+        self.max_lost = 0  # that the workers allow
         self._free: dict[bool, list[sqlite3.Connection]] = {True: [], False: []}
         self._all: list[sqlite3.Connection] = []
         self._time = (0, 0.0)
@@ -75,6 +76,7 @@ class Disk:
         connection.execute("pragma synchronous=off")
         connection.execute("pragma wal_autocheckpoint=4000")
         connection.create_function("lab_who", 0, self._who)
+        connection.create_function("lab_max_lost", 0, lambda: self.max_lost)
         connection.create_function("lab_now", 0, lambda: self._time[0])
         self._all.append(connection)
         return connection

@@ -30,7 +30,7 @@ from tests.lab.simulation.store import SimStore
 MAX_ATTEMPTS = 3
 RETRY = RetryPolicy(max_attempts=MAX_ATTEMPTS, base_delay=0.2, max_delay=1.0, jitter=0.5)
 LEASE = 2.0
-WORDS = ("fail", "fail", "fatal", "dep", "slow", "child", "hold", "break", "late", "deaf", "reserve")
+WORDS = ("fail", "fail", "fatal", "fatal", "dep", "slow", "child", "hold", "break", "late", "deaf", "reserve")
 TYPES = (
     "lab.plain", "lab.plain", "lab.timed", "lab.keyed", "lab.keyed", "lab.passing", "lab.stepped", "lab.needy",
     "lab.hooked", "lab.throttled",
@@ -240,7 +240,8 @@ async def _produce_batch(app: Redrive, process: Process) -> None:
         for place in range(3):
             plan = [dice.choice(WORDS) for _ in range(dice.choice((0, 0, 1, 3)))]
             key = f"{batch.id}/{place}"
-            await batch.add("lab.plain", {"n": f"b{place}", "plan": plan}, idempotency_key=key)
+            delay = 4.0 if chance(dice, 0.15) else 0.0
+            await batch.add("lab.plain", {"n": f"b{place}", "plan": plan}, idempotency_key=key, delay=delay)
             await process.clock.sleep(0.1 * dice.random())
         await batch.close()
     except RedriveError:
@@ -312,15 +313,15 @@ async def redrive(app: Redrive, process: Process) -> None:
     dice = process.world.dice
     plan = await app.plan("type:lab.*", by="ann", unsafe=True)
     await process.clock.sleep(0.3 * dice.random())
-    rate = dice.choice((None, 2.0, 5.0))
-    ramp = dice.choice(((), (1,), (1, 2)))
+    rate = dice.choice((None, 1.0, 2.0))
+    ramp = dice.choice(((), (), (1, 2)))
     going = await app.start(
         plan.redrive.token,
         by="ann",
         reason="mended",
         release=Release(rate=rate, max_in_flight=dice.choice((1, 50)), ramp=ramp),
     )
-    await process.clock.sleep(1.0 * dice.random())
+    await process.clock.sleep(0.2 + 0.8 * dice.random())
     match dice.randrange(4):
         case 0:
             await app.pause(going.id, by="ann", reason="wait")

@@ -15,7 +15,7 @@ from redrive import Redrive, Refused
 from redrive.redrive import Release
 from tests.lab.simulation.disk import Disk
 from tests.lab.simulation.process import BEFORE, Process
-from tests.lab.simulation.scenario import LEASE, app_of
+from tests.lab.simulation.scenario import app_of
 from tests.lab.simulation.store import LoopHeartbeat
 from tests.lab.simulation.world import World
 
@@ -36,6 +36,8 @@ CALLED_OFF = "called off"
 
 class Scripted(World):
     """A world in which nothing goes wrong but what it is told."""
+
+    max_lost = 3  # two crashes bury nothing
 
     def __init__(self, disk: Disk, crashes: Sequence[int] = (), *, say: Callable[[str], None] | None = None) -> None:
         super().__init__(disk, 0, say=say)
@@ -61,7 +63,7 @@ class Scripted(World):
     async def _tell(self, process: Process, ended: asyncio.Event) -> None:
         app = app_of(process)
         await app.open()
-        worker = app.worker(concurrency=3, lease=LEASE, poll=1.0, drain=1.0, max_lost=3, name=process.name)
+        worker = self._worker(app, process)
         worker.heart = LoopHeartbeat
         process.worker = worker
         running = asyncio.create_task(worker.run())

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from redrive import Redrive
 from redrive.errors import StoreUnavailable
+from redrive.worker import Worker
 from tests.lab.checker import Finding
 from tests.lab.simulation import process as processes
 from tests.lab.simulation import verdict
@@ -45,6 +47,8 @@ class Outcome:
 class World:
     """Everything that a seed decides."""
 
+    max_lost = 2
+
     def __init__(self, disk: Disk, seed: int, *, say: Callable[[str], None] | None = None) -> None:
         self.seed = seed
         self.dice = random.Random(seed)
@@ -68,6 +72,7 @@ class World:
         self._root = Owner("world")
         self._seeds = random.Random(seed + 2)
         disk.let_go = self.loop.let_go
+        disk.max_lost = self.max_lost
 
     # Told by processes
 
@@ -185,7 +190,7 @@ class World:
     async def _work(self, process: Process) -> None:
         app = app_of(process)
         await app.open()
-        worker = app.worker(concurrency=3, lease=LEASE, poll=1.0, drain=1.0, max_lost=3, name=process.name)
+        worker = self._worker(app, process)
         worker.heart = LoopHeartbeat
         process.worker = worker
         try:
@@ -194,7 +199,10 @@ class World:
             self._count(worker)
         await app.close()
 
-    def _count(self, worker: Any) -> None:
+    def _worker(self, app: Redrive, process: Process) -> Worker:
+        return app.worker(concurrency=3, lease=LEASE, poll=1.0, drain=1.0, max_lost=self.max_lost, name=process.name)
+
+    def _count(self, worker: Worker) -> None:
         tally = worker.tally
         for name, number in (
             ("lease lost", tally.leases_lost), ("duplicate suppressed", tally.deduplicated),
@@ -260,7 +268,7 @@ class World:
             await make_peace(app, process)
             await process.clock.sleep(LEASE)
             for _ in range(_ROUNDS):
-                worker = app.worker(concurrency=3, lease=LEASE, poll=1.0, drain=1.0, max_lost=3, name=process.name)
+                worker = self._worker(app, process)
                 process.worker = worker
                 await worker.drain()
                 self._count(worker)
