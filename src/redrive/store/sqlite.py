@@ -517,7 +517,7 @@ class SqliteStore:
 
     def _time(self, connection: sqlite3.Connection) -> int:
         """Tell the file's time to whoever only reads: a clock that was set back is not believed here either."""
-        (highest,) = connection.execute("select highest from redrive_clock").fetchone()
+        highest: int = connection.execute("select highest from redrive_clock").fetchone()[0]
         return max(to_micros(self.clock.now()), highest, self.writer.carried(self.clock.monotonic()))
 
     async def write(self, verb: str, **values: Any) -> list[dict[str, Any]]:

@@ -174,9 +174,9 @@ class Loop(asyncio.BaseEventLoop):
         scheduled: list[TimerHandle] = self._scheduled  # type: ignore[attr-defined]
         while scheduled:
             timer = scheduled[0]
-            if timer._cancelled:  # type: ignore[attr-defined]
+            if timer._cancelled:
                 heapq.heappop(scheduled)
-                self._timer_cancelled_count -= 1
+                self._timer_cancelled_count -= 1  # type: ignore[attr-defined]
                 timer._scheduled = False  # type: ignore[attr-defined]
             elif timer.when() <= self._now:
                 heapq.heappop(scheduled)
@@ -194,8 +194,8 @@ class Loop(asyncio.BaseEventLoop):
         if self.callbacks > _MOST_CALLBACKS:
             raise Stalled(f"{_MOST_CALLBACKS} callbacks, and no end: the last one was {lane.queue[0]!r}")
         handle = lane.queue.popleft()
-        if not handle._cancelled:  # type: ignore[attr-defined]
-            handle._run()  # type: ignore[attr-defined]
+        if not handle._cancelled:
+            handle._run()
 
     def _process_events(self, event_list: Any) -> None:
         """Nothing comes from outside."""

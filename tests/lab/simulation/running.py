@@ -40,7 +40,7 @@ class Summary:
     def __str__(self) -> str:
         return "\n".join(
             f"{name}: {said}\n    again with: python -m tests.lab.simulation {name}"
-            for name, said in list(self.failed.items())[:5]
+            for name, said in list(self.failed.items())[:40]
         )
 
 

@@ -46,7 +46,8 @@ class LoopWriter(Writer):
 
     def start(self) -> None:
         self._process = current()
-        self.pen = cast("Any", Pen(self._process))
+        self._pen = Pen(self._process)
+        self.pen = cast("Any", self._pen)
         self._waiting: list[_Order] = []
         self._is_called = False
         self._orders = cast("Any", self)  # what is handed in is put here
@@ -64,7 +65,7 @@ class LoopWriter(Writer):
         self._is_called = False
         if not self._waiting:
             return
-        if self.pen.is_held or not self._process.world.disk.is_free_for(cast("Any", self.connection)):
+        if self._pen.is_held or not self._process.world.disk.is_free_for(cast("Any", self.connection)):
             self._process.world.loop.park(self._call)
             return
         group, self._waiting = self._waiting, []

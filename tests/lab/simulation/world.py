@@ -267,7 +267,7 @@ class World:
             await app.open()
             await make_peace(app, process)
             await process.clock.sleep(LEASE)
-            for _ in range(_ROUNDS):
+            for number in range(_ROUNDS):
                 worker = self._worker(app, process)
                 process.worker = worker
                 await worker.drain()
@@ -275,7 +275,7 @@ class World:
                 seconds = self._seconds_to_next(process)
                 if seconds is None:
                     break
-                await process.clock.sleep(seconds)
+                await process.clock.sleep(seconds if number < _ROUNDS / 2 else seconds + 5.0)  # for a probe
             await app.close()
         finally:
             done.set()
