@@ -258,7 +258,9 @@ class Worker:
                     if not await self._carry_on():
                         return self.tally
                     self._look = True
-                if not len(self._finished) and not self._may_claim() and not self._throttles.has_arrivals:
+                # What has ended meanwhile has rung already: only what is still held will ring again.
+                may_go_on = len(self._finished) or self._may_claim() or self._throttles.has_arrivals
+                if self._held and not may_go_on:
                     self._bell.clear()
                     await self._bell.wait()
 

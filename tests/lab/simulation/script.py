@@ -93,12 +93,14 @@ class Scripted(World):
         for _, name, _, _ in STORY:
             if effects.get(name, 0) != (name != CALLED_OFF):
                 self.found.add("lost", f"{name!r} had its effect {effects.get(name, 0)} times")
-        if not self.disk.query("select 1 from redrive_outbox where type = 'redrive.compensate'"):
-            self.found.add("lost", "what was done in steps was not undone")
-        if not self._crashes and self.disk.query("select 1 from lab_reached where name = 'swept'"):
-            self.found.add("double claim", "a worker lost its lease though it was well")
         if not self.disk.query("select 1 from redrive_batch where final_at is not null"):
             self.found.add("notice error", "no batch has said that it is done")
+        if self._crashes:
+            return  # what attempts do goes by their number, and a crash has used some up
+        if not self.disk.query("select 1 from redrive_outbox where type = 'redrive.compensate'"):
+            self.found.add("lost", "what was done in steps was not undone")
+        if self.disk.query("select 1 from lab_reached where name = 'swept'"):
+            self.found.add("double claim", "a worker lost its lease though it was well")
 
 
 async def _publish_all(app: Redrive, world: World) -> None:

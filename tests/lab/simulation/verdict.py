@@ -68,7 +68,6 @@ def _judge_hooks(world: World) -> None:
         world.disk.query(
             "select t.event_id, t.kind from redrive_trail t join redrive_outbox o on o.id = t.event_id"
             " where o.target = 'lab.hooked' and t.kind in ('dead-lettered', 'retry-scheduled')"
-            ' and t.detail not like \'%"outcome": "lost"%\''
         )
     )
     for (event_id, kind), number in (told - written).items() | (written - told).items():
