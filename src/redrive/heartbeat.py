@@ -61,7 +61,7 @@ class Heartbeat:
         async with self._store.pulse() as renew:
             pause = self._lease_seconds / 3
             while True:
-                overdue = self._wait(pause)
+                overdue = await self._wait(pause)
                 if self._stopped.is_set():
                     return
                 pause = self._lease_seconds / 3
@@ -79,15 +79,19 @@ class Heartbeat:
                 if not alive and session == self._session():
                     self._tell(self._on_lost)
 
-    def _wait(self, seconds: float) -> list[Attempt]:
+    async def _wait(self, seconds: float) -> list[Attempt]:
         """Wait for the next beat; sooner when an attempt is overdue and the blocked event loop cannot see to it."""
         until = self._clock.monotonic() + seconds
-        while not self._stopped.wait(max(0.0, min(0.5, until - self._clock.monotonic()))):
+        while not await self._rest(max(0.0, min(0.5, until - self._clock.monotonic()))):
             late = set(self._watch.late(_LATE_SECONDS))
             self._expired &= late
             if late - self._expired or self._clock.monotonic() >= until:
                 return list(late - self._expired)
         return []
+
+    async def _rest(self, seconds: float) -> bool:
+        """Rest for so long; true: it shall stop. It may block, for nothing else runs in this thread."""
+        return self._stopped.wait(seconds)
 
     def _loop_is_alive(self) -> bool:
         """Doubt a loop that has not answered for a quarter of an hour: let others take its events."""

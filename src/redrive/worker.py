@@ -151,6 +151,8 @@ class WorkerOptions:
 class Worker:
     """Runs handlers until it is told to stop."""
 
+    heart: type[Heartbeat] = Heartbeat
+
     def __init__(
         self,
         store: Store,
@@ -257,7 +259,9 @@ class Worker:
                     if not await self._carry_on():
                         return self.tally
                     self._look = True
-                if not len(self._finished) and not self._may_claim() and not self._throttles.has_arrivals:
+                # What has ended meanwhile has rung already: only what is still held will ring again.
+                may_go_on = len(self._finished) or self._may_claim() or self._throttles.has_arrivals
+                if self._held and not may_go_on:
                     self._bell.clear()
                     await self._bell.wait()
 
@@ -307,7 +311,7 @@ class Worker:
             await self._tend_anyhow()
             await self._read_policies()
             if alive:
-                heartbeat = Heartbeat(
+                heartbeat = self.heart(
                     self._store, self._clock, self.options.lease_seconds, self.options.stall_seconds, self._session,
                     self._on_session_lost, self._watch,
                 )  # fmt: skip
@@ -1110,7 +1114,9 @@ class Worker:
         started = await self._admit()
         if await self._throttles.loosen():
             self._wake()
-        return Tick(started, min(self._throttles.pause(), max(0.0, self._policies_at - self._clock.monotonic())))
+        hindered = self._stopping or self._alone is not None or self._session_lost  # and would look in vain at once
+        pause = min(self._throttles.pause(), max(0.0, self._policies_at - self._clock.monotonic()))
+        return Tick(started, max(pause, _LOOK_AGAIN if hindered else 0.0))
 
     async def _read_policies(self) -> None:
         """Work under what operators have said from now on; an attempt under way keeps its time limit."""

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from redrive import Redrive, Status
+from redrive import Redrive, Status, dependency
 from redrive.clock import SystemClock, VirtualClock
 from tests.stores.helpers import Hands, found, retried, uuid_of
 
@@ -105,6 +105,21 @@ async def test_on_sqlite_a_callers_own_transaction_goes_by_the_time_of_the_file_
 
     assert early == []
     assert len(claimed) == 1
+
+
+@pytest.mark.req("H4")
+async def test_on_sqlite_whoever_only_asks_goes_by_the_time_of_the_file_too(sqlite_url: str) -> None:
+    """Else a dependency that is down would not be probed until a clock that was set back has caught up."""
+    clock = VirtualClock()
+    async with Redrive(sqlite_url, clock=clock) as app:
+        await dependency.register(app.store, ["bank"])
+        before = clock.now()
+        clock.set(before - timedelta(hours=1))
+        clock.advance(2)
+
+        (bank,) = await app.dependencies()
+
+    assert bank.now == before + timedelta(seconds=2)
 
 
 async def test_on_sqlite_a_small_step_of_time_does_not_write_by_itself(sqlite_url: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from redrive import Context, Redrive, Status, StoreUnavailable
+from redrive.errors import StoreFull
 from redrive.store.base import Finished, Session
 from tests.worker.conftest import FAST, until, working
 
@@ -84,3 +85,19 @@ async def test_a_file_in_memory_is_the_same_store(tmp_path: Path) -> None:
         await app.publish("work", 1)
         async with working(app):
             await until(lambda: seen == [1])
+
+
+async def test_a_disk_that_is_full_in_the_middle_of_a_transaction_is_called_that(sqlite_url: str) -> None:
+    """Whoever acts on the store tells a disk error from an error of the code: it is waited for, not counted."""
+    async with Redrive(sqlite_url) as app:
+        connection = app.store.writer.connection  # type: ignore[attr-defined]
+        pages = connection.execute("pragma page_count").fetchone()[0]
+        connection.execute(f"pragma max_page_count={pages}")
+
+        with pytest.raises(StoreFull):
+            async with app.store.transaction() as tx:
+                await tx.note("said", "ann", {"much": "x" * 100_000})
+
+        connection.execute("pragma max_page_count=1000000")
+        async with app.store.transaction() as tx:
+            await tx.note("said", "ann", {"much": "x" * 100_000})

@@ -442,3 +442,33 @@ async def test_nothing_that_waits_is_taken_from_a_paused_queue(app: Redrive) -> 
         assert done == ["first", "second"]
         await app.lift(queue="slow", by="ann", reason="now")
         await until(lambda: len(done) == 3)
+
+
+async def test_a_worker_that_stops_does_not_look_for_permits_again_and_again(app: Redrive) -> None:
+    """It gives none any more; looking in vain without a pause took a whole core for as long as handlers ran."""
+    gate = asyncio.Event()
+    running: list[str] = []
+
+    @app.handler("mail.due", concurrency=1)
+    async def send(payload: str) -> None:
+        running.append(payload)
+        await gate.wait()
+
+    async with working(app) as worker:
+        await app.publish("mail.due", "first")
+        await until(lambda: running == ["first"])
+        looks = 0
+        due = worker._throttles.due
+
+        def counted(*, every: bool = False) -> list[str]:
+            nonlocal looks
+            looks += 1
+            return due(every=every)
+
+        worker._throttles.due = counted  # type: ignore[method-assign]
+        worker.stop()
+        began = time.monotonic()
+        await until(lambda: time.monotonic() - began > 1.5)
+        gate.set()
+
+    assert looks < 50

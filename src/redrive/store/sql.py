@@ -71,6 +71,7 @@ def load(store: str, verb: str) -> Statement:
     return statement(verb, _folder(store).joinpath(f"{verb}.sql").read_text(encoding="utf-8"))
 
 
+@cache
 def migrations(store: str) -> Sequence[tuple[int, str, str]]:
     """List the migrations of a store as (version, name, text), in order."""
     found = []

@@ -83,6 +83,7 @@ class SqliteStore:
     """The store contract on one SQLite file."""
 
     name = "sqlite"
+    writes_with: type[Writer] = Writer
 
     def __init__(self, path: str, clock: Clock, *, busy_seconds: float = 30.0, synchronous: str = "FULL") -> None:
         self.path = path
@@ -104,7 +105,7 @@ class SqliteStore:
         if self._writer is not None:
             return
         writing = self._connect()
-        self._writer = Writer(writing, self.clock, self._busy_seconds)
+        self._writer = self.writes_with(writing, self.clock, self._busy_seconds)
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="redrive-sqlite")
         self._turn = asyncio.Lock()
 
@@ -510,8 +511,14 @@ class SqliteStore:
 
     async def ask(self, verb: str, clauses: Clauses = (), **values: Any) -> list[dict[str, Any]]:
         """Run one of our statements outside any transaction."""
-        now = to_micros(self.clock.now())
-        return await self._read(lambda connection: run_verb(connection, now, verb, clauses, values))  # type: ignore[no-any-return]
+        return await self._read(  # type: ignore[no-any-return]
+            lambda connection: run_verb(connection, self._time(connection), verb, clauses, values)
+        )
+
+    def _time(self, connection: sqlite3.Connection) -> int:
+        """Tell the file's time to whoever only reads: a clock that was set back is not believed here either."""
+        highest: int = connection.execute("select highest from redrive_clock").fetchone()[0]
+        return max(to_micros(self.clock.now()), highest, self.writer.carried(self.clock.monotonic()))
 
     async def write(self, verb: str, **values: Any) -> list[dict[str, Any]]:
         """Run one of our statements that writes, in a transaction of its own."""
@@ -530,10 +537,8 @@ class SqliteStore:
         return {(row[0], row[1]): row[2] for row in rows}
 
     async def overview(self) -> Mapping[str, Any]:
-        now = to_micros(self.clock.now())
-
         def job(connection: sqlite3.Connection) -> dict[str, Any]:
-            cursor = connection.execute(_sql("overview").text, {"now": now})
+            cursor = connection.execute(_sql("overview").text, {"now": self._time(connection)})
             return dict(zip((column[0] for column in cursor.description), cursor.fetchone(), strict=True))
 
         return await self._read(job)  # type: ignore[no-any-return]
@@ -652,14 +657,14 @@ class SqliteTransaction:
 
     async def execute(self, sql: str, *parameters: Any) -> int:
         """Run one statement; return how many rows it changed."""
-        return await self._run(lambda: self.connection.execute(sql, parameters).rowcount)
+        return await _to_its_end(lambda: self.connection.execute(sql, parameters).rowcount)
 
     async def fetch(self, sql: str, *parameters: Any) -> list[Any]:
         """Run one query; return its rows."""
-        return await self._run(lambda: self.connection.execute(sql, parameters).fetchall())
+        return await _to_its_end(lambda: self.connection.execute(sql, parameters).fetchall())
 
     async def publish(self, events: Sequence[NewEvent]) -> list[Published]:
-        return await self._run(lambda: _ours(publish_rows, self.connection, events, self._now))
+        return await self._run(lambda: publish_rows(self.connection, events, self._now))
 
     async def mark_handled(self, target: str, idempotency_key: str, event_id: Any) -> bool:
         values = {
@@ -714,11 +719,12 @@ class SqliteTransaction:
         await self._run(lambda: write_trail(self.connection, OPERATOR, self._now, entries))
 
     async def settle(self, settlements: Sequence[Settlement], *, chain: str, actor: str) -> set[Any]:
-        return set(await self._run(lambda: _ours(settle_rows, self.connection, self._now, settlements, chain, actor)))
+        return set(await self._run(lambda: settle_rows(self.connection, self._now, settlements, chain, actor)))
 
     @staticmethod
     async def _run(job: Callable[[], T]) -> T:
-        return await _to_its_end(job)
+        """Run statements of ours. The errors of a handler's own stay SQLite's, so that they can be classified."""
+        return await _to_its_end(lambda: _ours(job))
 
 
 class _Watch:
@@ -773,7 +779,7 @@ async def _to_its_end(job: Callable[[], T]) -> T:
     return working.result()
 
 
-def _ours(job: Callable[..., Any], *arguments: Any) -> Any:
+def _ours(job: Callable[..., T], *arguments: Any) -> T:
     try:
         return job(*arguments)
     except sqlite3.Error as error:

@@ -57,6 +57,10 @@ class Writer:
         self._origin = (0, 0.0)  # file time and monotonic time at the last look
         self._read_clock_at = 0.0
         self._remembered = 0
+        self.start()
+
+    def start(self) -> None:
+        """Begin to write what is handed in: here in a thread of its own, in a simulation on its event loop."""
         self._thread = threading.Thread(target=self._run, name="redrive-writer", daemon=True)
         self._thread.start()
 
@@ -90,15 +94,19 @@ class Writer:
         A clock that was set back goes on from the highest time seen at the pace of the monotonic clock.
         """
         monotonic = self._clock.monotonic()
-        file_time, then = self._origin
+        carried = self.carried(monotonic)
         row = None
         if monotonic >= self._read_clock_at:  # what another process wrote meanwhile is as old as a crash may lose
             row = self.connection.execute("select highest from redrive_clock").fetchone()
             self._read_clock_at = monotonic + _REMEMBER_AFTER / 1e6
-        carried = file_time + int((monotonic - then) * 1e6) if file_time else 0
         now = max(to_micros(self._clock.now()), row[0] if row else 0, carried)
         self._origin = (now, monotonic)
         return now
+
+    def carried(self, monotonic: float) -> int:
+        """Say what time it must be by now, going by what was last seen; 0 when nothing was."""
+        file_time, then = self._origin
+        return file_time + int((monotonic - then) * 1e6) if file_time else 0
 
     def begin(self) -> int:
         """Open a write transaction (the pen must be held) and say what time it is."""
@@ -120,7 +128,7 @@ class Writer:
         try:
             return self.now()
         except BaseException:
-            self.connection.execute("rollback")
+            self._roll_back_quietly()  # SQLite may have done so itself
             raise
 
     def commit(self, now: int, changes_before: int) -> None:

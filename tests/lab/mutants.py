@@ -1,0 +1,264 @@
+"""Mutants: the core with one deliberate bug each, and the experiment that must catch it.
+
+An experiment that catches none of them proves nothing. ``python -m tests.lab.mutants [NAME …]`` puts each into a copy
+of ``src``, runs its experiment on that, and writes down which were caught, by what and how soon
+(``docs/mutants.json``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.lab.record import ROOT
+
+RESULTS = ROOT / "docs" / "mutants.json"
+SEEDS = 400
+"""How many seeds may pass before a mutant counts as alive."""
+
+_LEFT_ALONE = 600.0  # seconds
+_HOW_MANY = re.compile(r"^(\d+) in ", re.MULTILINE)
+_VIOLATIONS = re.compile(r"^violations: \{'([^']+)'", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """What is changed (in a file below ``src/redrive``), what that breaks, and who notices."""
+
+    name: str
+    breaks: str
+    file: str
+    old: str
+    new: str
+    caught_by: str = "simulation"  # or "crash points", or the test that notices
+
+
+@dataclass(frozen=True, slots=True)
+class Caught:
+    """What became of one."""
+
+    name: str
+    breaks: str
+    caught_by: str
+    as_what: str
+    after: int
+    seconds: float
+    is_caught: bool
+
+
+_FENCED = "where id = :id and fence = :fence and status = 'in_flight'"
+_STORES = "tests/stores/test_sessions.py tests/stores/test_fencing.py"
+_UNFENCED = "where id = :id and :fence = :fence and status = 'in_flight'"
+
+MUTANTS = [
+    Mutant("settle-no-fence", "who lost the lease writes a failure into another's attempt",
+           "store/sqlite/settle.sql", _FENCED, _UNFENCED),
+    Mutant("deliver-no-fence", "who lost the lease delivers another's attempt",
+           "store/sqlite/deliver_named.sql", _FENCED, _UNFENCED),
+    Mutant("put-back-no-fence", "who lost the lease puts another's attempt back",
+           "store/sqlite/put_back.sql", _FENCED, _UNFENCED, _STORES),
+    Mutant("deliver-cancelled", "what was called off in flight is delivered all the same",
+           "store/sqlite/deliver_named.sql", "and status = 'in_flight'", "and status in ('in_flight', 'cancelled')"),
+    Mutant("fence-not-raised", "a claim does not raise the fence",
+           "store/sqlite/claim.sql", "fence = fence + not due.waits", "fence = fence"),
+    Mutant("sweep-no-fence", "a sweep leaves the fence to the late worker",
+           "store/sqlite/sweep.sql", "fence = fence + 1,", "fence = fence,", _STORES),
+    Mutant("sweep-no-guard", "a sweep takes what living sessions hold",
+           "store/sqlite/sweep.sql", "select id from redrive_session where ended_at is not null",
+           "select id from redrive_session"),
+    Mutant("expire-alive", "sessions are ended before their lease has run out",
+           "store/sqlite/session_expire.sql", "lease_until < :now", "lease_until < :now + 1500000"),
+    Mutant("expire-nobody", "sessions of the dead are never ended",
+           "store/sqlite/session_expire.sql", "and lease_until < :now", "and lease_until < :now and 0"),
+    Mutant("heartbeat-raises-dead", "a heartbeat renews a session that others have ended",
+           "store/sqlite/heartbeat.sql", "where id = :id and ended_at is null", "where id = :id"),
+    Mutant("lease-not-renewed", "a heartbeat renews nothing",
+           "store/sqlite/heartbeat.sql", "lease_until = :now + :lease", "lease_until = max(lease_until, :lease)",
+           "crash points"),
+    Mutant("ghost-claims", "a session that was swept goes on claiming",
+           "store/sqlite.py", "if want <= 0 or not self._alive(connection):", "if want <= 0:"),
+    Mutant("lost-for-ever", "an event that kills its workers is never set apart",
+           "store/sqlite/sweep.sql", "status = case when lease_until is null and lost_count + 1 < :max_lost",
+           "status = case when lease_until is null and :max_lost = :max_lost"),
+    Mutant("lost-not-counted", "a crash spends an attempt",
+           "store/sqlite/sweep.sql", "then attempts - 1 else attempts end", "then attempts else attempts end",
+           _STORES),
+    Mutant("attempts-at-settle", "an attempt is counted when it ends, so a crash counts none",
+           "store/sqlite/claim.sql", "attempts = attempts + not due.waits", "attempts = attempts"),
+    Mutant("retries-for-ever", "max_attempts is not looked at",
+           "settle.py", "and policy.should_retry(row[ATTEMPTS])", "and policy.max_attempts > 0", "crash points"),
+    Mutant("put-back-spends", "an attempt that was not made is counted",
+           "store/sqlite/put_back.sql", "attempts = attempts - 1", "attempts = attempts"),
+    Mutant("due-ignored", "events are run before they are due",
+           "store/sqlite/claim.sql", "and p.due_at <= :now", "and p.due_at <= :now + 3600000000"),
+    Mutant("jitter-negative", "a retry is due before the failure",
+           "policy.py", "return delay * (1.0 + self.jitter * (2.0 * dice() - 1.0))",
+           "return delay * (self.jitter * (2.0 * dice() - 1.0))", "tests/words/test_policy.py"),
+    Mutant("time-goes-back", "a clock that was set back is believed",
+           "store/writer.py", "now = max(to_micros(self._clock.now()), row[0] if row else 0, carried)",
+           "now = to_micros(self._clock.now())"),
+    Mutant("trail-sweep-forgotten", "what was lost with its worker is not on the trail",
+           "store/sqlite.py", "write_trail(connection, str(session_id), now, entries)", "pass"),
+    Mutant("trail-settle-forgotten", "retries and dead letters are not on the trail",
+           "store/sqlite.py", "    write_trail(connection, chain, now, entries)\n    count_dead", "    count_dead"),
+    Mutant("trail-apart", "a cancel is committed before its trail entry",
+           "store/sqlite.py", "    write_trail(connection, OPERATOR, now, entries)\n    return [entry[0]",
+           '    connection.execute("commit")\n    connection.execute("begin immediate")\n'
+           "    write_trail(connection, OPERATOR, now, entries)\n    return [entry[0]"),
+    Mutant("trail-chain-broken", "an entry does not depend on the one before",
+           "store/sqlite.py", "previous = entry_hash(previous, chain,", 'previous = entry_hash("", chain,'),
+    Mutant("replay-resets-fence", "a replay begins with fence 0",
+           "store/sqlite/redrive_release.sql", "attempts = 0, lost_count = 0,",
+           "attempts = 0, fence = 0, lost_count = 0,"),
+    Mutant("replay-resets-key", "a replay has a new idempotency key",
+           "store/sqlite/redrive_release.sql", "    passed = 0,\n", "    passed = 0, idempotency_key = id || cycle,\n"),
+    Mutant("replay-keeps-attempts", "a replay goes on counting where the dead letter ended",
+           "store/sqlite/redrive_release.sql", "attempts = 0, lost_count = 0,", "lost_count = 0,"),
+    Mutant("handled-not-checked", "a key that had its effect has it again",
+           "inbox.py", "if not await self._inner.mark_handled(lease.target, lease.idempotency_key, lease.event_id):",
+           "if await self._inner.mark_handled(lease.target, lease.idempotency_key, lease.event_id) is None:"),
+    Mutant("handled-apart", "the key is committed before the effect",
+           "inbox.py", "        lease.is_open = True\n        return self",
+           '        await self._inner.execute("commit")\n        await self._inner.execute("begin immediate")\n'
+           "        lease.is_open = True\n        return self"),
+    Mutant("lost-lease-commits", "what a handler did without its lease is committed",
+           "inbox.py", "if not await self._inner.deliver(self._lease.event_id, self._lease.fence):",
+           "if await self._inner.deliver(self._lease.event_id, self._lease.fence) is None:"),
+    Mutant("hook-apart", "an outcome is committed before what its hook writes",
+           "worker.py", '            (written,) = await transaction.run("settled", id=row[ID])',
+           '            await transaction.execute("commit")\n            await transaction.execute("begin immediate")\n'
+           '            (written,) = await transaction.run("settled", id=row[ID])'),
+    Mutant("promote-forgotten", "the next of a key is not let go",
+           "store/sqlite.py", "        promote(self.connection, self._now, self.connection.execute(query, "
+           '(values["id"],)).fetchall())\n', ""),
+    Mutant("order-ignored", "events of a key overtake each other",
+           "store/sqlite/claim.sql", "and l.seq < p.seq)", "and l.seq < p.seq and 0)"),
+    Mutant("two-of-a-key", "two events of a key are under way at once",
+           "store/sqlite/claim.sql", "and f.status = 'in_flight')) as waits",
+           "and f.status = 'in_flight' and 0)) as waits"),
+    Mutant("notice-forgotten", "a batch whose last member was delivered says nothing",
+           "store/sqlite.py", '        look_at_batches(self.connection, self._now, [values["id"]])\n', ""),
+    Mutant("notice-early", "a batch says that it is done while members wait",
+           "store/sqlite/migrations/0008_batches.sql",
+           "o.batch_id = new.id and o.batch_id is not null and o.ended_at is null) then new.closed_at end",
+           "o.batch_id = new.id and o.batch_id is not null and o.status = 'x') then new.closed_at end"),
+    Mutant("release-not-marked", "a member of a redrive stays ready after it went",
+           "store/sqlite/redrive_mark.sql", "when :why is null then 'released'", "when :why is null then 'ready'"),
+    Mutant("group-not-counted", "a dead letter is missing in its group",
+           "store/sqlite.py", "    count_dead(connection, [entry[0] for entry in entries if",
+           "    count_dead(connection, [entry[0] for entry in entries[1:] if"),
+    Mutant("discard-not-counted", "a discarded dead letter stays in its group",
+           "replay.py", '        await tx.run("group_uncount", fingerprints=prints)\n', ""),
+    Mutant("steps-not-undone", "a dead letter leaves its steps done",
+           "store/sqlite/migrations/0004_steps.sql",
+           "when new.status in ('failed', 'cancelled') and old.status <> new.status and new.type",
+           "when new.status in ('cancelled') and old.status <> new.status and new.type", "crash points"),
+    Mutant("step-no-fence", "who lost the lease keeps a step",
+           "store/sqlite/step_write.sql", "o.id = :id and o.fence = :fence and o.status = 'in_flight'",
+           "o.id = :id and :fence = :fence and o.status = 'in_flight'"),
+    Mutant("two-holders", "a reservation is taken from its holder",
+           "store/sqlite/reservation_take.sql",
+           "where redrive_reservation.released_at is not null or redrive_reservation.until <= excluded.taken_at",
+           "where true"),
+    Mutant("answer-before-commit", "a publish is acknowledged before it is durable",
+           "store/writer.py", "            self.commit(now, before)\n        except",
+           "            self._answer(group)\n            self.commit(now, before)\n        except"),
+    Mutant("raw-disk-error", "a disk error in a transaction is not called StoreUnavailable",
+           "store/sqlite.py", "return await _to_its_end(lambda: _ours(job))", "return await _to_its_end(job)"),
+    Mutant("clock-error-kills", "a disk error at the look at the clock ends the worker",
+           "store/writer.py", "self._roll_back_quietly()  # SQLite may have done so itself",
+           'self.connection.execute("rollback")'),
+    Mutant("drain-hangs", "a drain waits for the bell of an event that has ended already",
+           "worker.py", "if self._held and not may_go_on:", "if not may_go_on:"),
+    Mutant("asks-by-the-wall", "whoever only asks believes a clock that was set back, and probes nothing for an hour",
+           "store/sqlite.py",
+           "return max(to_micros(self.clock.now()), highest, self.writer.carried(self.clock.monotonic()))",
+           "return to_micros(self.clock.now())", "tests/stores/test_time.py"),
+    Mutant("stopping-spins", "a stopping worker with throttled events takes a whole core",
+           "worker.py", "_LOOK_AGAIN if hindered else 0.0", "0.0"),
+]  # fmt: skip
+
+
+def hunt(mutant: Mutant, seeds: int = SEEDS) -> Caught:
+    """Put it into a copy of the source, and see whether its experiment notices."""
+    with tempfile.TemporaryDirectory(prefix="redrive-mutant-") as folder:
+        source = Path(folder) / "src"
+        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        _change(source / "redrive" / mutant.file, mutant)
+        began = time.monotonic()
+        ran = subprocess.run(
+            _command(mutant, seeds), cwd=ROOT, capture_output=True, text=True, timeout=_LEFT_ALONE, check=False,
+            env={**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{ROOT}", "REDRIVE_LAB_RUNS": f"{folder}/runs.jsonl"},
+        )  # fmt: skip
+        seconds = round(time.monotonic() - began, 1)
+    said = ran.stdout + ran.stderr
+    number, violation = _HOW_MANY.search(said), _VIOLATIONS.search(said)
+    by_test = mutant.caught_by.startswith("tests/")
+    as_what = violation[1] if violation else "a failed test" if by_test and ran.returncode else ""
+    # A broken import would fail every experiment: only a violation or a failed test counts.
+    is_caught = ran.returncode == 1 and (by_test or violation is not None)
+    after = int(number[1]) if number else 1
+    return Caught(mutant.name, mutant.breaks, mutant.caught_by, as_what, after, seconds, is_caught)
+
+
+def _change(file: Path, mutant: Mutant) -> None:
+    text = file.read_text(encoding="utf-8")
+    if text.count(mutant.old) != 1:
+        raise LookupError(
+            f"{mutant.name}: {mutant.file} has {text.count(mutant.old)} places like {mutant.old!r}, not one"
+        )
+    file.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+
+
+def _command(mutant: Mutant, seeds: int) -> list[str]:
+    if mutant.caught_by == "simulation":
+        return [sys.executable, "-m", "tests.lab.simulation", "hunt", "0", str(seeds)]
+    if mutant.caught_by == "crash points":
+        return [sys.executable, "-m", "tests.lab.simulation", "crashes", "25"]
+    return [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        "not postgres",
+        mutant.caught_by,
+    ]
+
+
+def table(results: Sequence[Caught]) -> str:
+    width = max(len(each.name) for each in MUTANTS)
+    return "\n".join(
+        f"{each.name:<{width}}  {'caught' if each.is_caught else 'ALIVE'}  {each.seconds:6.1f} s  "
+        f"{each.caught_by}, {each.as_what or 'nothing'} after {each.after}"
+        for each in results
+    )
+
+
+def main(names: Sequence[str]) -> int:
+    results = []
+    for mutant in MUTANTS:
+        if not names or mutant.name in names:
+            results.append(hunt(mutant))
+            print(table(results[-1:]), flush=True)
+    alive = [each.name for each in results if not each.is_caught]
+    print(f"{len(results) - len(alive)} of {len(results)} caught" + (f"; alive: {', '.join(alive)}" if alive else ""))
+    if not names:
+        RESULTS.write_text(json.dumps([asdict(each) for each in results], indent=1) + "\n", encoding="utf-8")
+    return bool(alive)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

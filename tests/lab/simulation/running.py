@@ -1,0 +1,111 @@
+"""Run seeds, one after the other on one disk, and gather what they show."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tests.lab.simulation.disk import Disk, a_disk
+from tests.lab.simulation.script import tell
+from tests.lab.simulation.world import Outcome, World
+
+_COLLECT_EVERY = 50
+
+
+@dataclass(slots=True)
+class Summary:
+    """What some seeds have shown together."""
+
+    seeds: int = 0
+    seconds: float = 0.0
+    faults: Counter[str] = field(default_factory=Counter)
+    reached: Counter[str] = field(default_factory=Counter)
+    violations: Counter[str] = field(default_factory=Counter)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def add(self, outcome: Outcome, name: str) -> None:
+        """Take one in; the name is what repeats it: ``python -m tests.lab.simulation NAME``."""
+        self.seeds += 1
+        self.faults.update(outcome.faults)
+        self.reached.update(outcome.reached)
+        if outcome.found.violations:
+            self.violations.update(outcome.found.violations)
+            self.failed[name] = str(outcome.found)
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"{name}: {said}\n    again with: python -m tests.lab.simulation {name}"
+            for name, said in list(self.failed.items())[:40]
+        )
+
+
+def run_seed(disk: Disk, seed: int, say: Callable[[str], None] | None = None) -> Outcome:
+    disk.empty()
+    return World(disk, seed, say=say).run()
+
+
+def run_seeds(seeds: Iterable[int], *, until: Callable[[Summary], bool] = lambda _: False) -> Summary:
+    """Run them all, or until somebody has seen enough."""
+    summary = Summary()
+    began = time.monotonic()
+    with quiet(), a_disk() as disk:
+        for seed in seeds:
+            summary.add(run_seed(disk, seed), str(seed))
+            if summary.seeds % _COLLECT_EVERY == 0:
+                gc.collect()
+            if until(summary):
+                break
+    summary.seconds = time.monotonic() - began
+    return summary
+
+
+def run_crashes(stride: int = 1, *, first: int = 1, until: Callable[[Summary], bool] = lambda _: False) -> Summary:
+    """Tell the story once for every ``stride``-th statement, killed before it."""
+    summary = Summary()
+    began = time.monotonic()
+    with quiet(), a_disk() as disk:
+        statements = tell(disk).statements
+        summary.reached["statements"] = statements
+        for crash in range(first, statements + 1, stride):
+            summary.add(tell(disk, [crash]).outcome, f"story {crash}")
+            if until(summary):
+                break
+    summary.seconds = time.monotonic() - began
+    return summary
+
+
+def run_pairs(pairs: Iterable[tuple[int, int]], *, until: Callable[[Summary], bool]) -> Summary:
+    """Tell the story with two crashes: the second comes in the telling after the first."""
+    summary = Summary()
+    with quiet(), a_disk() as disk:
+        for first, second in pairs:
+            summary.add(tell(disk, [first, second]).outcome, f"story {first} {second}")
+            if until(summary):
+                break
+    return summary
+
+
+def digests(seeds: Iterable[int]) -> list[str]:
+    with quiet(), a_disk() as disk:
+        return [run_seed(disk, seed).digest for seed in seeds]
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Spare the log of a thousand crashes, and the collector that would look through all of them."""
+    log = logging.getLogger("redrive")
+    level, collects = log.level, gc.isenabled()
+    log.setLevel(logging.CRITICAL + 1)
+    gc.disable()
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        if collects:
+            gc.enable()
+        gc.collect()

@@ -1,0 +1,143 @@
+"""One rich story, told by one process that may be killed before any of its statements, and told again until it ends.
+
+Killed after statement n is killed before n + 1: nobody else writes meanwhile, and what follows a commit is an answer
+that nobody heard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+from redrive import Redrive, Refused
+from redrive.redrive import Release
+from tests.lab.simulation.disk import Disk
+from tests.lab.simulation.process import BEFORE, Process
+from tests.lab.simulation.scenario import app_of
+from tests.lab.simulation.store import LoopHeartbeat
+from tests.lab.simulation.world import World
+
+STORY: list[tuple[str, str, list[str], dict[str, Any]]] = [
+    ("lab.keyed", "first", ["fail"], {"ordering_key": "a"}),
+    ("lab.keyed", "second", [], {"ordering_key": "a"}),
+    ("lab.keyed", "third", [], {"ordering_key": "a"}),
+    ("lab.plain", "parent", ["child"], {}),
+    ("lab.hooked", "dead", ["fail", "fatal"], {}),
+    ("lab.passing", "thrice", ["fail"] * 5, {}),
+    ("lab.stepped", "undone", ["fatal"], {}),
+    ("lab.needy", "waits", ["dep"], {}),
+    ("lab.plain", "called off", [], {"delay": 60.0}),
+]
+"""Type, name, what its attempts do, and how it is published."""
+CALLED_OFF = "called off"
+
+
+class Scripted(World):
+    """A world in which nothing goes wrong but what it is told."""
+
+    max_lost = 3  # two crashes bury nothing
+
+    def __init__(self, disk: Disk, crashes: Sequence[int] = (), *, say: Callable[[str], None] | None = None) -> None:
+        super().__init__(disk, 0, say=say)
+        self.statements = 0
+        self.intents = []
+        self._crashes = crashes
+
+    async def _live(self) -> None:
+        for crash in (*self._crashes, 0):
+            ended = asyncio.Event()
+            process = Process(self, "s", [(crash, BEFORE)] if crash else [])
+            process.when_killed = ended.set
+            self._living.append(process)
+            process.start(lambda me: self._alive(me, lambda _: self._tell(me, ended)))  # noqa: B023 - it is awaited here
+            await ended.wait()
+            self.statements = process.statements
+            if process in self._living:
+                self._living.remove(process)
+            await asyncio.sleep(0.3)
+        await self._end()
+        self._expect()
+
+    async def _tell(self, process: Process, ended: asyncio.Event) -> None:
+        app = app_of(process)
+        await app.open()
+        worker = self._worker(app, process)
+        worker.heart = LoopHeartbeat
+        process.worker = worker
+        running = asyncio.create_task(worker.run())
+        await _publish_all(app, self)
+        await _publish_batch(app)
+        await self._until(
+            "select 1 from redrive_outbox where status in ('in_flight', 'pending') and idempotency_key <> ?"
+        )
+        await _call_off(app, self)
+        await _redrive(app)
+        await self._until(
+            "select 1 from redrive_outbox where status in ('in_flight', 'pending') and idempotency_key <> ?"
+        )
+        worker.stop()
+        await running
+        await app.close()
+        ended.set()
+
+    async def _until(self, left: str) -> None:
+        """Wait until nothing is left that moves by itself."""
+        while self.disk.query(left, (CALLED_OFF,)):  # noqa: ASYNC110 - nobody else knows
+            await asyncio.sleep(0.1)
+
+    def _expect(self) -> None:
+        """The story has one end, however often it was told."""
+        effects = dict(self.disk.query("select key, count(*) from lab_effect group by key"))
+        for _, name, _, _ in STORY:
+            if effects.get(name, 0) != (name != CALLED_OFF):
+                self.found.add("lost", f"{name!r} had its effect {effects.get(name, 0)} times")
+        if not self.disk.query("select 1 from redrive_batch where final_at is not null"):
+            self.found.add("notice error", "no batch has said that it is done")
+        if self._crashes:
+            return  # what attempts do goes by their number, and a crash has used some up
+        if not self.disk.query("select 1 from redrive_outbox where type = 'redrive.compensate'"):
+            self.found.add("lost", "what was done in steps was not undone")
+        if self.disk.query("select 1 from lab_reached where name = 'swept'"):
+            self.found.add("double claim", "a worker lost its lease though it was well")
+
+
+async def _publish_all(app: Redrive, world: World) -> None:
+    for type_, name, plan, options in STORY:
+        if world.disk.query("select 1 from redrive_outbox where idempotency_key = ?", (name,)):
+            continue  # another may have been killed before it heard the answer
+        made = await app.publish(type_, {"n": name, "plan": plan}, idempotency_key=name, retry_key=name, **options)
+        world.said.append({"what": "publish", "answer": "ok", "ids": [str(made.id)]})
+
+
+async def _publish_batch(app: Redrive) -> None:
+    batch = await app.batches.open("story")
+    await batch.add("lab.plain", {"n": "member", "plan": ["fail"]}, idempotency_key=f"{batch.id}/1")
+    await batch.add("lab.plain", {"n": "member", "plan": []}, idempotency_key=f"{batch.id}/2")
+    await batch.close()
+
+
+async def _call_off(app: Redrive, world: World) -> None:
+    for (event_id,) in world.disk.query(
+        "select id from redrive_outbox where idempotency_key = ? and status = 'pending'", (CALLED_OFF,)
+    ):
+        await app.cancel(UUID(event_id), by="ann", reason="not wanted")
+
+
+async def _redrive(app: Redrive) -> None:
+    plan = await app.plan("type:lab.*", by="ann", unsafe=True)
+    try:
+        await app.start(plan.redrive.token, by="ann", reason="mended", release=Release(max_in_flight=1))
+    except Refused:
+        return  # nothing of it was left, after an earlier telling
+    while (await app.redriving(plan.redrive.id)).state == "running":  # noqa: ASYNC110 - as people do
+        await asyncio.sleep(0.2)
+
+
+def tell(disk: Disk, crashes: Sequence[int] = (), say: Callable[[str], None] | None = None) -> Scripted:
+    """Tell the story with these crashes; the world says what was found."""
+    disk.empty()
+    world = Scripted(disk, crashes, say=say)
+    world.run()
+    return world
