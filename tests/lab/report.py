@@ -45,23 +45,32 @@ def proofs() -> dict[str, list[str]]:
 
 
 def _marked(tree: ast.Module) -> Iterator[tuple[str, set[str]]]:
-    everywhere = {
-        each
+    named = {
+        target.id: node.value
         for node in tree.body
-        if isinstance(node, ast.Assign) and any(getattr(target, "id", "") == "pytestmark" for target in node.targets)
-        for each in _promises(node.value)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
     }
+    everywhere = _promises(named["pytestmark"], named) if "pytestmark" in named else set()
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-            own = {each for decorator in node.decorator_list for each in _promises(decorator)}
+            own = {each for decorator in node.decorator_list for each in _promises(decorator, named)}
             if own | everywhere:
                 yield node.name, own | everywhere
 
 
-def _promises(node: ast.AST) -> Iterator[str]:
+def _promises(node: ast.AST, named: Mapping[str, ast.expr]) -> set[str]:
+    found: set[str] = set()
     for each in ast.walk(node):
         if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr == "promise":
-            yield from (str(ast.literal_eval(argument)) for argument in each.args)
+            for argument in each.args:
+                if isinstance(argument, ast.Starred):  # *PROMISES: a tuple of the module
+                    assert isinstance(argument.value, ast.Name)
+                    found |= {str(one) for one in ast.literal_eval(named[argument.value.id])}
+                else:
+                    found.add(str(ast.literal_eval(argument)))
+    return found
 
 
 # --- the runs ---

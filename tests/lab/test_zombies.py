@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -115,7 +116,8 @@ def test_what_others_see_while_a_worker_is_stopped_inside_a_transaction(
         inside = tail.wait_for("inside", 20)
         assert inside["pid"] == first.pid
         crew.stop(first)
-        crew.start("worker", **({} if store_url.startswith("sqlite") else {"call_seconds": 1.0}))
+        patience: dict[str, Any] = {} if store_url.startswith("sqlite") else {"call_seconds": 1.0}
+        crew.start("worker", **patience)
         began = time.monotonic()
         if store_url.startswith("sqlite"):
             with pytest.raises(AssertionError):

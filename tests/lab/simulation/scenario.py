@@ -142,7 +142,7 @@ async def _have_effect(word: str, payload: Any, ctx: Context) -> None:
     async with ctx.transaction() as tx:
         await tx.execute(EFFECT, ctx.idempotency_key, str(ctx.id), ctx.fence)
         if word == "child":
-            name = f"{payload['n']}.child"
+            name = f"{ctx.idempotency_key}.child"
             await tx.publish("lab.plain", {"n": name, "plan": []}, idempotency_key=name)
         if word == "hold":
             await process.clock.sleep(0.4)
