@@ -170,7 +170,8 @@ MUTANTS = [
            "where true"),
     Mutant("answer-before-commit", "a publish is acknowledged before it is durable",
            "store/writer.py", "            self.commit(now, before)\n        except",
-           "            self._answer(group)\n            group = []\n            self.commit(now, before)\n        except"),
+           "            self._answer(group)\n            group = []\n"
+           "            self.commit(now, before)\n        except"),
     Mutant("raw-disk-error", "a disk error in a transaction is not called StoreUnavailable",
            "store/sqlite.py", "return await _to_its_end(lambda: _ours(job))", "return await _to_its_end(job)"),
     Mutant("clock-error-kills", "a disk error at the look at the clock ends the worker",

@@ -56,7 +56,7 @@ def _seed(seed: int) -> int:
 
 def _story(crashes: Sequence[int]) -> int:
     with quiet(), a_disk() as disk:
-        world = tell(disk, crashes, say=print)
+        world = tell(disk, crashes, rests=not crashes, say=print)
     print(f"found {world.found}" if world.found.violations else "nothing is wrong")
     return bool(world.found.violations)
 
