@@ -148,9 +148,8 @@ MUTANTS = [
     Mutant("notice-forgotten", "a batch whose last member was delivered says nothing",
            "store/sqlite.py", '        look_at_batches(self.connection, self._now, [values["id"]])\n', ""),
     Mutant("notice-early", "a batch says that it is done while members wait",
-           "store/sqlite/migrations/0008_batches.sql",
-           "o.batch_id = new.id and o.batch_id is not null and o.ended_at is null) then new.closed_at end",
-           "o.batch_id = new.id and o.batch_id is not null and o.status = 'x') then new.closed_at end"),
+           "store/sqlite/batch_look.sql", "o.batch_id is not null and o.ended_at is null) then :now end",
+           "o.batch_id is not null and o.status = 'in_flight') then :now end", "crash points"),
     Mutant("release-not-marked", "a member of a redrive stays ready after it went",
            "store/sqlite/redrive_mark.sql", "when :why is null then 'released'", "when :why is null then 'ready'"),
     Mutant("group-not-counted", "a dead letter is missing in its group",
@@ -164,14 +163,15 @@ MUTANTS = [
            "when new.status in ('cancelled') and old.status <> new.status and new.type", "crash points"),
     Mutant("step-no-fence", "who lost the lease keeps a step",
            "store/sqlite/step_write.sql", "o.id = :id and o.fence = :fence and o.status = 'in_flight'",
-           "o.id = :id and :fence = :fence and o.status = 'in_flight'"),
+           "o.id = :id and :fence = :fence and o.status = 'in_flight'", "tests/steps/test_steps.py"),
     Mutant("two-holders", "a reservation is taken from its holder",
            "store/sqlite/reservation_take.sql",
            "where redrive_reservation.released_at is not null or redrive_reservation.until <= excluded.taken_at",
            "where true"),
     Mutant("answer-before-commit", "a publish is acknowledged before it is durable",
            "store/writer.py", "            self.commit(now, before)\n        except",
-           "            self._answer(group)\n            self.commit(now, before)\n        except"),
+           "            self._answer(group)\n            group = []\n"
+           "            self.commit(now, before)\n        except"),
     Mutant("raw-disk-error", "a disk error in a transaction is not called StoreUnavailable",
            "store/sqlite.py", "return await _to_its_end(lambda: _ours(job))", "return await _to_its_end(job)"),
     Mutant("clock-error-kills", "a disk error at the look at the clock ends the worker",
@@ -224,18 +224,8 @@ def _command(mutant: Mutant, seeds: int) -> list[str]:
         return [sys.executable, "-m", "tests.lab.simulation", "hunt", "0", str(seeds)]
     if mutant.caught_by == "crash points":
         return [sys.executable, "-m", "tests.lab.simulation", "crashes", "25"]
-    return [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "-k",
-        "not postgres",
-        mutant.caught_by,
-    ]
+    options = ["-q", "-x", "-p", "no:cacheprovider", "-k", "not postgres"]
+    return [sys.executable, "-m", "pytest", *options, *mutant.caught_by.split()]
 
 
 def table(results: Sequence[Caught]) -> str:

@@ -33,7 +33,7 @@ def test_a_story_ends_the_same_wherever_its_process_is_killed(half: int, record:
 
     examine(record("crash points"), summary)
     assert summary.seeds >= 40
-    assert summary.faults["killed before a statement"] == summary.seeds
+    assert summary.faults["killed before a statement"] == summary.seeds - 1  # the first was told as it is
     assert all(
         summary.reached[name] for name in ("swept", "key promoted", "redrive done", "compensated", "batch finished")
     )

@@ -14,6 +14,7 @@ import pytest
 from pydantic import BaseModel
 
 from redrive import Context, Event, LeaseLost, Limits, Redrive, Refused, RetryPolicy, Status, Step
+from redrive.steps import Steps, decoder_of
 from redrive.testing import Harness
 from tests.stores.helpers import Hands, found, raw
 from tests.worker.conftest import until, working
@@ -486,3 +487,22 @@ async def test_the_harness_takes_steps() -> None:
         h.assert_delivered("t")
 
     assert runs == ["one"]
+
+
+@pytest.mark.req("B4")
+async def test_a_late_worker_keeps_no_step(store_url: str) -> None:
+    async with Redrive(store_url, migrate=True) as app:
+        hands = await Hands.begin(app)
+        published = await app.publish("order")
+        row = await hands.claim_one()
+        steps = Steps(app.store, row)
+        begun = await steps.begin("pay", None)
+        await hands.put_back(row)
+        again = await hands.claim_one()
+
+        with pytest.raises(LeaseLost):
+            await steps.finish(begun, "paid", decoder_of(str))
+
+        assert again[1] == row[1] + 1
+        assert await app.steps(published.id) == []
+        await hands.claims.close()

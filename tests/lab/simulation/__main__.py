@@ -4,7 +4,7 @@ python -m tests.lab.simulation SEED              one seed, with its trace
 python -m tests.lab.simulation FROM UP_TO        many, and what they have reached
 python -m tests.lab.simulation digests FROM UP_TO
 python -m tests.lab.simulation story [CRASH …]   the story of the crash points, killed before these statements
-python -m tests.lab.simulation hunt FROM UP_TO   until something is wrong; says which seed it was
+python -m tests.lab.simulation hunt FROM UP_TO   the kept ones and these, until something is wrong
 python -m tests.lab.simulation crashes STRIDE    the same for crash points
 """
 
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from tests.lab.simulation.disk import a_disk
-from tests.lab.simulation.running import digests, quiet, run_crashes, run_seed, run_seeds
+from tests.lab.simulation.running import digests, kept, quiet, run_crashes, run_seed, run_seeds
 from tests.lab.simulation.script import tell
 
 
@@ -26,7 +26,8 @@ def main(arguments: Sequence[str]) -> int:
         case ["story", *crashes]:
             return _story([int(crash) for crash in crashes])
         case ["hunt", first, end]:
-            summary = run_seeds(range(int(first), int(end)), until=lambda so_far: bool(so_far.failed))
+            seeds = [*kept(), *range(int(first), int(end))]
+            summary = run_seeds(seeds, until=lambda so_far: bool(so_far.failed))
         case ["crashes", stride]:
             summary = run_crashes(int(stride), until=lambda so_far: bool(so_far.failed))
         case [first, end]:
@@ -55,7 +56,7 @@ def _seed(seed: int) -> int:
 
 def _story(crashes: Sequence[int]) -> int:
     with quiet(), a_disk() as disk:
-        world = tell(disk, crashes, say=print)
+        world = tell(disk, crashes, rests=not crashes, say=print)
     print(f"found {world.found}" if world.found.violations else "nothing is wrong")
     return bool(world.found.violations)
 

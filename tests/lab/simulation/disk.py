@@ -27,7 +27,6 @@ RULES = Path(__file__).with_name("rules.sql")
 _MEMORY = Path("/dev/shm")
 _KEPT = ("redrive_schema_version",)
 _DUE = "select event_id, kind from lab_due limit 1"
-_SAID = "select name, said from lab_violation"
 
 
 class Dead(BaseException):
@@ -153,7 +152,7 @@ def a_disk() -> Iterator[Disk]:
 class Line:
     """What a store takes for its connection: every statement is counted, and some go wrong."""
 
-    __slots__ = ("_begun_at", "_changes", "_disk", "_process", "_reads", "_real")
+    __slots__ = ("_changes", "_disk", "_process", "_reads", "_real")
 
     def __init__(self, disk: Disk, process: Process, real: sqlite3.Connection, *, reads: bool) -> None:
         self._disk = disk

@@ -149,6 +149,10 @@ begin insert into lab_reached values ('overtime taken over'); end;
 create trigger lab_sees_promoted after update of status on redrive_outbox
 when old.status = 'blocked' and new.status = 'pending' and new.ordering_key is not null and old.blocked_on is null
 begin insert into lab_reached values ('key promoted'); end;
+create trigger lab_sees_promoted_after after update of status on redrive_outbox
+when old.status = 'blocked' and new.status = 'pending' and new.ordering_key is not null and old.blocked_on is null
+     and exists (select 1 from redrive_outbox o where o.target = new.target and o.ordering_key = new.ordering_key and o.lost_count > 0)
+begin insert into lab_reached values ('key promoted after a crash'); end;
 create trigger lab_sees_unblocked after update of blocked_on on redrive_outbox
 when old.status = 'blocked' and new.status = 'pending' and old.blocked_on is not null
 begin insert into lab_reached values ('unblocked'); end;
@@ -159,7 +163,9 @@ begin insert into lab_reached values ('cancelled in flight'); end;
 create trigger lab_sees_replay after update of cycle on redrive_outbox when new.cycle > old.cycle
 begin insert into lab_reached values ('replayed'); end;
 create trigger lab_sees_notice after update of final_at on redrive_batch when new.final_at is not null
-begin insert into lab_reached values (iif(new.forced, 'batch forced', 'batch finished')); end;
+begin insert into lab_reached values ('batch finished'); end;
+create trigger lab_sees_force after update of forced on redrive_batch when new.forced
+begin insert into lab_reached values ('batch forced'); end;
 create trigger lab_sees_abort after update of state on redrive_redrive when new.state = 'aborted'
 begin insert into lab_reached values (iif(new.released > 0 and new.released < new.ready, 'redrive aborted half way', 'redrive aborted')); end;
 create trigger lab_sees_done after update of state on redrive_redrive when new.state = 'done'

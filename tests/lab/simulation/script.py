@@ -15,7 +15,7 @@ from redrive import Redrive, Refused
 from redrive.redrive import Release
 from tests.lab.simulation.disk import Disk
 from tests.lab.simulation.process import BEFORE, Process
-from tests.lab.simulation.scenario import app_of
+from tests.lab.simulation.scenario import LEASE, app_of
 from tests.lab.simulation.store import LoopHeartbeat
 from tests.lab.simulation.world import World
 
@@ -39,11 +39,14 @@ class Scripted(World):
 
     max_lost = 3  # two crashes bury nothing
 
-    def __init__(self, disk: Disk, crashes: Sequence[int] = (), *, say: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, disk: Disk, crashes: Sequence[int] = (), *, rests: bool = False, say: Callable[[str], None] | None = None
+    ) -> None:
         super().__init__(disk, 0, say=say)
         self.statements = 0
         self.intents = []
         self._crashes = crashes
+        self._rests = rests
 
     async def _live(self) -> None:
         for crash in (*self._crashes, 0):
@@ -77,6 +80,8 @@ class Scripted(World):
         await self._until(
             "select 1 from redrive_outbox where status in ('in_flight', 'pending') and idempotency_key <> ?"
         )
+        if self._rests:
+            await asyncio.sleep(2 * LEASE)
         worker.stop()
         await running
         await app.close()
@@ -99,7 +104,7 @@ class Scripted(World):
             return  # what attempts do goes by their number, and a crash has used some up
         if not self.disk.query("select 1 from redrive_outbox where type = 'redrive.compensate'"):
             self.found.add("lost", "what was done in steps was not undone")
-        if self.disk.query("select 1 from lab_reached where name = 'swept'"):
+        if self.disk.query("select count(*) from redrive_session where name = 's'") != [(1,)]:
             self.found.add("double claim", "a worker lost its lease though it was well")
 
 
@@ -113,8 +118,8 @@ async def _publish_all(app: Redrive, world: World) -> None:
 
 async def _publish_batch(app: Redrive) -> None:
     batch = await app.batches.open("story")
-    await batch.add("lab.plain", {"n": "member", "plan": ["fail"]}, idempotency_key=f"{batch.id}/1")
-    await batch.add("lab.plain", {"n": "member", "plan": []}, idempotency_key=f"{batch.id}/2")
+    await batch.add("lab.plain", {"n": "member", "plan": ["fail", "fail"]}, idempotency_key=f"{batch.id}/1")
+    await batch.add("lab.plain", {"n": "member", "plan": []}, idempotency_key=f"{batch.id}/2", delay=0.15)
     await batch.close()
 
 
@@ -135,9 +140,11 @@ async def _redrive(app: Redrive) -> None:
         await asyncio.sleep(0.2)
 
 
-def tell(disk: Disk, crashes: Sequence[int] = (), say: Callable[[str], None] | None = None) -> Scripted:
-    """Tell the story with these crashes; the world says what was found."""
+def tell(
+    disk: Disk, crashes: Sequence[int] = (), *, rests: bool = False, say: Callable[[str], None] | None = None
+) -> Scripted:
+    """Tell the story with these crashes; the world says what was found. ``rests``: longer than a lease, at its end."""
     disk.empty()
-    world = Scripted(disk, crashes, say=say)
+    world = Scripted(disk, crashes, rests=rests, say=say)
     world.run()
     return world

@@ -94,6 +94,8 @@ def _judge_batches(world: World) -> None:
         " and (o.ended_at is null or o.ended_at > b.final_at + 100000))"
     ):
         world.found.add("notice error", f"batch {batch_id} said that it had ended before it had")
+    for (batch_id,) in world.disk.query("select id from redrive_batch where forced and deadline_at is null"):
+        world.found.add("notice error", f"batch {batch_id} was forced, and nobody has done that")
 
 
 def _judge_redrives(world: World) -> None:
