@@ -50,7 +50,7 @@ def stopped_again_and_again(
         for _ in range(3):
             crew.start("worker")
         for _ in range(2):
-            crew.start("producer", inside=0.05, pause=0.02)
+            crew.start("producer", inside=0.05, slow=0.2, pause=0.02)
         tail = aftermath.Tail(crew.ledger)
         for number in range(zombies):
             if number >= 3 and time.monotonic() > end:
@@ -115,7 +115,7 @@ def test_what_others_see_while_a_worker_is_stopped_inside_a_transaction(
         inside = tail.wait_for("inside", 20)
         assert inside["pid"] == first.pid
         crew.stop(first)
-        crew.start("worker", **({} if store_url.startswith("sqlite") else {"call_seconds": 1.0}))
+        crew.start("worker", call_seconds=None if store_url.startswith("sqlite") else 1.0)
         began = time.monotonic()
         if store_url.startswith("sqlite"):
             with pytest.raises(AssertionError):
