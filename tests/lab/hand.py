@@ -99,11 +99,12 @@ class Yard:
                 await self._effect(tx, ctx)
 
     async def plain(self, payload: dict[str, Any], ctx: Context) -> None:
-        """Without a transaction; a slow one fails when it was taken over, so that a zombie's success can be told."""
+        """Without a transaction. A slow one that was taken over takes longer and fails: a zombie wakes up beside it."""
         async with self._noted(ctx):
             await self._stumble(payload, ctx)
-            await asyncio.sleep(payload.get("slow", 0.0))
-            if "slow" in payload and ctx.fence % 4 == 3:
+            is_taken_over = "slow" in payload and ctx.fence % 4 == 3
+            await asyncio.sleep(payload.get("slow", 0.0) * (6 if is_taken_over else 1))
+            if is_taken_over:
                 raise PrerequisiteMissing("not for whoever took it over")
 
     async def notice(self, _payload: dict[str, Any]) -> None: ...
