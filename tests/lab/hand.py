@@ -78,8 +78,7 @@ class Yard:
                 if payload.get("child"):
                     await tx.publish("lab.child", {}, idempotency_key=f"child of {ctx.idempotency_key}")
                 if inside := payload.get("inside"):
-                    facts = {"id": str(ctx.id), "fence": ctx.fence, "attempt": ctx.attempt, "pid": os.getpid()}
-                    self._ledger.note("inside", "invoke", **facts)
+                    self._ledger.note("inside", "invoke", id=str(ctx.id), fence=ctx.fence, pid=os.getpid())
                     await asyncio.sleep(inside)
 
     async def child(self, _payload: dict[str, Any], ctx: Context) -> None:
