@@ -145,6 +145,11 @@ class Tail:
                     self._at += len(line)
                     yield json.loads(line)
 
+    def skip(self) -> None:
+        """Pass over what is there by now."""
+        for _ in self:
+            pass
+
     def wait_for(self, what: str, seconds: float, answer: str = "invoke", **facts: Any) -> dict[str, Any]:
         """Wait for a line, and give it."""
         end = time.monotonic() + seconds

@@ -78,8 +78,7 @@ class Yard:
                 if payload.get("child"):
                     await tx.publish("lab.child", {}, idempotency_key=f"child of {ctx.idempotency_key}")
                 if inside := payload.get("inside"):
-                    facts = {"id": str(ctx.id), "fence": ctx.fence, "attempt": ctx.attempt, "pid": os.getpid()}
-                    self._ledger.note("inside", "invoke", **facts)
+                    self._ledger.note("inside", "invoke", id=str(ctx.id), fence=ctx.fence, pid=os.getpid())
                     await asyncio.sleep(inside)
 
     async def child(self, _payload: dict[str, Any], ctx: Context) -> None:
@@ -99,8 +98,13 @@ class Yard:
                 await self._effect(tx, ctx)
 
     async def plain(self, payload: dict[str, Any], ctx: Context) -> None:
+        """Without a transaction. A slow one that was taken over takes longer and fails: a zombie wakes up beside it."""
         async with self._noted(ctx):
             await self._stumble(payload, ctx)
+            is_taken_over = "slow" in payload and ctx.fence % 4 == 3
+            await asyncio.sleep(payload.get("slow", 0.0) * (6 if is_taken_over else 1))
+            if is_taken_over:
+                raise PrerequisiteMissing("not for whoever took it over")
 
     async def notice(self, _payload: dict[str, Any]) -> None: ...
 
@@ -189,14 +193,15 @@ class Producer:
         self.dice = random.Random(options.get("seed", self.name))
         self.pause = float(options.get("pause", 0.01))
         self.inside = float(options.get("inside", 0.0))
+        self.slow = float(options.get("slow", 0.0))
         self.count = 0
         self.lines = [0, 0, 0]
         self.keys: list[str] = []
         self.is_over = False
 
     async def run(self, most: int | None = None) -> None:
-        acts = {self.one: 40, self.keyed: 15, self.ordered: 20, self.again: 5, self.many: 8, self.plain: 5,
-                self.batch: 4, self.undone: 3}  # fmt: skip
+        acts = {self.one: 40, self.keyed: 15, self.ordered: 20, self.again: 5, self.many: 8,
+                self.plain: 60 if self.slow else 5, self.batch: 4, self.undone: 3}  # fmt: skip
         while not self.is_over and (most is None or self.count < most):
             (act,) = self.dice.choices([*acts], [*acts.values()])
             await act()
@@ -222,7 +227,8 @@ class Producer:
         await self.publish(self.app.new_events("lab.work", self.payload(), idempotency_key=self.key()))
 
     async def plain(self) -> None:
-        await self.publish(self.app.new_events("plain.work", self.payload()))
+        payload = {**self.payload(), "slow": self.slow} if self.slow else self.payload()
+        await self.publish(self.app.new_events("plain.work", payload))
 
     async def keyed(self) -> None:
         await self.surely("lab.work", self.payload(), self.key())

@@ -148,11 +148,14 @@ def _experiments(runs: list[dict[str, Any]]) -> Iterator[str]:
 def _mutants() -> Iterator[str]:
     if not MUTANTS.exists():
         return
-    found = json.loads(MUTANTS.read_text(encoding="utf-8"))
-    mutants = found["mutants"] if isinstance(found, dict) else found
-    killed = sum(1 for each in mutants if each.get("killed", True))
+    mutants = json.loads(MUTANTS.read_text(encoding="utf-8"))
+    caught = [each for each in mutants if each["is_caught"]]
     yield "## Mutants\n"
-    yield f"{len(mutants)} deliberate bugs in the core, {killed} of them found by the lab ([list](mutants.json)).\n"
+    yield f"{len(mutants)} deliberate bugs in the engine; {len(caught)} of them were caught ([list](mutants.json)).\n"
+    yield "| mutant | what it breaks | caught by | as | seconds |\n|---|---|---|---|---|"
+    for each in mutants:
+        yield f"| {each['name']} | {each['breaks']} | {each['caught_by']} | {each['as_what']} | {each['seconds']} |"
+    yield ""
 
 
 def _tests(tests: Mapping[str, list[str]]) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from tests.lab import report
 from tests.lab.promises import PROMISES
 
@@ -18,6 +20,12 @@ def test_the_page_of_promises_is_up_to_date() -> None:
 
 def test_no_kept_run_found_a_violation() -> None:
     assert [run["test"] for run in report.kept() if run["violations"]] == []
+
+
+def test_every_mutant_was_caught() -> None:
+    mutants = json.loads(report.MUTANTS.read_text(encoding="utf-8"))
+    assert len(mutants) >= 30
+    assert [each["name"] for each in mutants if not each["is_caught"]] == []
 
 
 def test_runs_of_one_commit_are_added_up_and_later_ones_take_their_place() -> None:

@@ -7,7 +7,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -51,13 +50,14 @@ def stopped_again_and_again(
         for _ in range(3):
             crew.start("worker")
         for _ in range(2):
-            crew.start("producer", inside=0.05, pause=0.02)
+            crew.start("producer", inside=0.05, slow=0.2, pause=0.02)
         tail = aftermath.Tail(crew.ledger)
         for number in range(zombies):
             if number >= 3 and time.monotonic() > end:
                 break
             zombie = dice.choice(crew.of("worker"))
             where = "in a transaction" if number % 3 == 2 else "anywhere"
+            tail.skip()  # it shall have done something since it was stopped the last time
             if where == "anywhere":
                 tail.wait_for("attempt", 20, pid=zombie.pid)
                 time.sleep(dice.uniform(0.0, 0.05))
@@ -116,8 +116,7 @@ def test_what_others_see_while_a_worker_is_stopped_inside_a_transaction(
         inside = tail.wait_for("inside", 20)
         assert inside["pid"] == first.pid
         crew.stop(first)
-        patience: dict[str, Any] = {} if store_url.startswith("sqlite") else {"call_seconds": 1.0}
-        crew.start("worker", **patience)
+        crew.start("worker", call_seconds=None if store_url.startswith("sqlite") else 1.0)
         began = time.monotonic()
         if store_url.startswith("sqlite"):
             with pytest.raises(AssertionError):
@@ -134,5 +133,9 @@ def test_what_others_see_while_a_worker_is_stopped_inside_a_transaction(
         run.cases, run.violations = 1, found.violations
         (row,) = query(store_url, "select status, attempts from {}outbox where cast(id as text) = ?", (inside["id"],))
         assert row["status"] == "delivered"
-        assert row["attempts"] <= inside["attempt"], "the wait for somebody who stands still has spent an attempt"
+        stumbled = sum(
+            line["what"] == "attempt" and line["id"] == inside["id"] and line.get("error") == "PrerequisiteMissing"
+            for line in ledger.lines(crew.ledger)
+        )
+        assert row["attempts"] <= 1 + stumbled, "the wait for somebody who stands still has spent an attempt"
         assert not found.violations, f"{found}\n{crew.said()}"
