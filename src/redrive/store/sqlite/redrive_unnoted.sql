@@ -1,4 +1,4 @@
 -- Unnoted: redrives that released one of the next members before and have not written down yet how that ended.
 select distinct i.redrive_id from redrive_redrive_item i
 where i.state = 'released' and i.event_id in (
-    select n.event_id from redrive_redrive_item n where n.redrive_id = :id and n.state = 'ready' order by n.position limit :limit)
+    select n.event_id from redrive_redrive_item n where n.redrive_id = :id and n.state = 'ready' order by n.position limit 4 * :limit)
