@@ -62,7 +62,7 @@ from redrive.store.base import (
 )
 from redrive.store.rows import SQLITE_ORDER, published_from, sqlite_row
 from redrive.store.sql import Clauses, Statement, load, migrations, with_clauses
-from redrive.store.writer import Writer, translated
+from redrive.store.writer import ROLLED_BACK, Writer, translated
 from redrive.trail import entry_hash
 
 T = TypeVar("T")
@@ -581,7 +581,9 @@ class SqliteClaims:
         if finished.delivered:
             refused += _deliver_rows(connection, now, finished.delivered)
         if finished.settlements:
-            refused += settle_rows(connection, now, finished.settlements, self._session, self._actor)
+            wanted = {each.id: each for each in finished.settlements}
+            lost = settle_rows(connection, now, finished.settlements, self._session, self._actor)
+            refused += [each for each in lost if not _stands(connection, each, wanted[each].fence, wanted[each].status)]
         put_back = _sql("put_back").text
         for row, delay in finished.put_back:
             values = {"id": row[ID], "fence": row[FENCE], "delay": int(delay * 1e6), "now": now}
@@ -684,18 +686,18 @@ class SqliteTransaction:
 
     async def run(self, verb: str, clauses: Clauses = (), **values: Any) -> list[dict[str, Any]]:
         """Run one of our statements."""
-        return await self._run(lambda: run_verb(self.connection, self._now, verb, clauses, values))
+        return await self._run(lambda: _ours(run_verb, self.connection, self._now, verb, clauses, values))
 
     async def release(
         self, redrive_id: UUID, *, limit: int, stage: int, priority: int | None, chain: str
     ) -> list[tuple[UUID, str | None]]:
         rows = await self._run(
-            lambda: release_rows(self.connection, self._now, str(redrive_id), limit, stage, priority, chain)
+            lambda: _ours(release_rows, self.connection, self._now, str(redrive_id), limit, stage, priority, chain)
         )
         return [(UUID(event_id), why) for event_id, why in rows]
 
     async def note_outcomes(self, redrive_id: UUID) -> None:
-        await self._run(lambda: note_outcomes(self.connection, self._now, str(redrive_id)))
+        await self._run(lambda: _ours(note_outcomes, self.connection, self._now, str(redrive_id)))
 
     async def revise(self, event_id: UUID, payload: str, *, by: str, reason: str, cycle: int) -> bool:
         def job() -> bool:
@@ -705,20 +707,25 @@ class SqliteTransaction:
             _revise(self.connection, self._now, event, payload, by, reason)
             return True
 
-        return await self._run(job)
+        return await self._run(lambda: bool(_ours(job)))
 
     async def note(self, kind: str, actor: str, facts: Mapping[str, Any], event_id: UUID | None = None) -> None:
         await self.record([(event_id, kind, "", actor, facts)])
 
     async def record(self, entries: Sequence[Entry]) -> None:
-        await self._run(lambda: write_trail(self.connection, OPERATOR, self._now, entries))
+        await self._run(lambda: _ours(write_trail, self.connection, OPERATOR, self._now, entries))
 
     async def settle(self, settlements: Sequence[Settlement], *, chain: str, actor: str) -> set[Any]:
         return set(await self._run(lambda: _ours(settle_rows, self.connection, self._now, settlements, chain, actor)))
 
-    @staticmethod
-    async def _run(job: Callable[[], T]) -> T:
-        return await _to_its_end(job)
+    async def _run(self, job: Callable[[], T]) -> T:
+        return await _to_its_end(lambda: self._inside(job))
+
+    def _inside(self, job: Callable[[], T]) -> T:
+        """Guard: on a full disk SQLite ends the transaction by itself; what came after would be committed at once."""
+        if not self.connection.in_transaction:
+            raise StoreUnavailable(ROLLED_BACK)
+        return job()
 
 
 class _Watch:
@@ -797,13 +804,20 @@ def _deliver_rows(connection: sqlite3.Connection, now: int, rows: Sequence[Row])
     done = connection.executemany(_sql("deliver").ordered(order), plain).rowcount if plain else 0
     if named:
         done += connection.executemany(_sql("deliver_named").ordered(order), named).rowcount
+    if done == len(rows):
+        refused = []
+    else:  # rare: some leases were lost
+        refused = [row[ID] for row in rows if not _stands(connection, row[ID], row[FENCE], Status.DELIVERED)]
+        rows = [row for row in rows if row[ID] not in refused]
     promote(connection, now, [(row[TARGET], row[ORDERING_KEY]) for row in rows])
     look_at_batches(connection, now, [row[ID] for row in rows])
-    if done == len(rows):
-        return []
-    # Rare: some leases were lost. Say which.
-    query = "select 1 from redrive_outbox where id = ? and fence = ? and status = 'delivered' and ended_at = ?"
-    return [row[ID] for row in rows if connection.execute(query, (row[ID], row[FENCE], now)).fetchone() is None]
+    return refused
+
+
+def _stands(connection: sqlite3.Connection, event_id: Any, fence: int, status: Status) -> bool:
+    """Say whether a lease stands as its worker wanted it settled: the answer to an earlier settle may have got lost."""
+    query = "select 1 from redrive_outbox where id = ? and fence = ? and status = ?"
+    return connection.execute(query, (str(event_id), fence, status.value)).fetchone() is not None
 
 
 def _cancel_rows(
