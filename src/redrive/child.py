@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from redrive.app import Redrive
-from redrive.classify import DEFAULT_RULES, Described, Rule, classify, describe, fingerprint
+from redrive.classify import DEFAULT_RULES, Described, Rule, civil, classify, describe, fingerprint
 from redrive.context import Context, Desk
 from redrive.deliver import deliver
 from redrive.errors import ConfigurationError
@@ -118,6 +118,7 @@ async def _app(hello: Hello) -> Redrive:
 
 
 def _failed(error: BaseException, target: str, policy: RetryPolicy, rules: Sequence[Rule]) -> Reply:
+    error = civil(error)
     failure = classify(error, policy, rules)
     described = Described(failure, describe(error, ERROR_LIMIT), fingerprint(error, target, failure.error_class))
     try:

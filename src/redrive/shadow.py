@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from redrive.classify import classify, describe
+from redrive.classify import civil, classify, describe
 from redrive.context import Context, Desk
 from redrive.deliver import Handler, deliver
 from redrive.errors import AlreadyHandled, Refused, StepPending
@@ -116,8 +116,9 @@ async def shadow(
     except asyncio.CancelledError:
         raise
     except BaseException as raised:  # noqa: BLE001 - any shape of failure is an answer
-        failure = classify(raised, handler.retry or retry, handler.rules)
-        would, error, error_class = "fail", describe(raised), failure.error_class.value
+        shown_error = civil(raised)
+        failure = classify(shown_error, handler.retry or retry, handler.rules)
+        would, error, error_class = "fail", describe(shown_error), failure.error_class.value
     finally:
         threads.shutdown(wait=False)
     return Shadow(would, error, error_class, tuple((each.type, json.loads(each.payload)) for each in captured))

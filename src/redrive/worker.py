@@ -28,7 +28,7 @@ from redrive import alarm, ordering, override, redrive
 from redrive.attempt import Attempt, Watch
 from redrive.circuit import Circuits
 from redrive.claim import Appetite
-from redrive.classify import DEFAULT_RULES, leaves
+from redrive.classify import DEFAULT_RULES, civil, leaves
 from redrive.clock import Clock
 from redrive.context import Context, Desk
 from redrive.counts import Counts, Tally
@@ -636,7 +636,7 @@ class Worker:
                     raise
                 error = raised
             except BaseException as raised:  # noqa: BLE001 - SystemExit and friends are a handler's failure too
-                error = raised
+                error = civil(raised)
             finally:
                 self._over(attempt)
             if error is None and attempt.why is None and not context.settled:

@@ -140,3 +140,21 @@ async def test_an_outcome_is_written_once_however_often_it_is_told(app: Redrive,
     assert again == [[published.id]] * 3
     assert await found(app, published.id) == before
     assert await kinds(app, dead) == ["dead-lettered"]
+
+
+@pytest.mark.req("B4")
+@pytest.mark.parametrize("end", ["deliver", "retry", "dead-letter"])
+async def test_a_settle_that_is_repeated_because_its_answer_was_lost_is_no_refusal(
+    end: str, app: Redrive, hands: Hands, clock: VirtualClock
+) -> None:
+    """The row stands as wanted under its fence: nothing happens twice, and nothing was lost."""
+    published = await app.publish("t")
+    row = await hands.claim_one()
+    assert await LATE[end](hands, row) == []
+    before, told = await found(app, published.id), await kinds(app, published.id)
+    clock.advance(1)
+
+    assert await LATE[end](hands, row) == []
+
+    assert await found(app, published.id) == before
+    assert await kinds(app, published.id) == told

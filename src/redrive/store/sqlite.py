@@ -62,7 +62,7 @@ from redrive.store.base import (
 )
 from redrive.store.rows import SQLITE_ORDER, published_from, sqlite_row
 from redrive.store.sql import Clauses, Statement, load, migrations, with_clauses
-from redrive.store.writer import Writer, translated
+from redrive.store.writer import ROLLED_BACK, Writer, translated
 from redrive.trail import entry_hash
 
 T = TypeVar("T")
@@ -586,7 +586,9 @@ class SqliteClaims:
         if finished.delivered:
             refused += _deliver_rows(connection, now, finished.delivered)
         if finished.settlements:
-            refused += settle_rows(connection, now, finished.settlements, self._session, self._actor)
+            wanted = {each.id: each for each in finished.settlements}
+            lost = settle_rows(connection, now, finished.settlements, self._session, self._actor)
+            refused += [each for each in lost if not _stands(connection, each, wanted[each].fence, wanted[each].status)]
         put_back = _sql("put_back").text
         for row, delay in finished.put_back:
             values = {"id": row[ID], "fence": row[FENCE], "delay": int(delay * 1e6), "now": now}
@@ -657,11 +659,11 @@ class SqliteTransaction:
 
     async def execute(self, sql: str, *parameters: Any) -> int:
         """Run one statement; return how many rows it changed."""
-        return await _to_its_end(lambda: self.connection.execute(sql, parameters).rowcount)
+        return await self._theirs(lambda: self.connection.execute(sql, parameters).rowcount)
 
     async def fetch(self, sql: str, *parameters: Any) -> list[Any]:
         """Run one query; return its rows."""
-        return await _to_its_end(lambda: self.connection.execute(sql, parameters).fetchall())
+        return await self._theirs(lambda: self.connection.execute(sql, parameters).fetchall())
 
     async def publish(self, events: Sequence[NewEvent]) -> list[Published]:
         return await self._run(lambda: publish_rows(self.connection, events, self._now))
@@ -721,10 +723,18 @@ class SqliteTransaction:
     async def settle(self, settlements: Sequence[Settlement], *, chain: str, actor: str) -> set[Any]:
         return set(await self._run(lambda: settle_rows(self.connection, self._now, settlements, chain, actor)))
 
-    @staticmethod
-    async def _run(job: Callable[[], T]) -> T:
+    async def _run(self, job: Callable[[], T]) -> T:
         """Run statements of ours. The errors of a handler's own stay SQLite's, so that they can be classified."""
-        return await _to_its_end(lambda: _ours(job))
+        return await self._theirs(lambda: _ours(job))
+
+    async def _theirs(self, job: Callable[[], T]) -> T:
+        return await _to_its_end(lambda: self._inside(job))
+
+    def _inside(self, job: Callable[[], T]) -> T:
+        """Guard: on a full disk SQLite ends the transaction by itself; what came after would be committed at once."""
+        if not self.connection.in_transaction:
+            raise StoreUnavailable(ROLLED_BACK)
+        return job()
 
 
 class _Watch:
@@ -803,13 +813,20 @@ def _deliver_rows(connection: sqlite3.Connection, now: int, rows: Sequence[Row])
     done = connection.executemany(_sql("deliver").ordered(order), plain).rowcount if plain else 0
     if named:
         done += connection.executemany(_sql("deliver_named").ordered(order), named).rowcount
+    if done == len(rows):
+        refused = []
+    else:  # rare: some leases were lost
+        refused = [row[ID] for row in rows if not _stands(connection, row[ID], row[FENCE], Status.DELIVERED)]
+        rows = [row for row in rows if row[ID] not in refused]
     promote(connection, now, [(row[TARGET], row[ORDERING_KEY]) for row in rows])
     look_at_batches(connection, now, [row[ID] for row in rows])
-    if done == len(rows):
-        return []
-    # Rare: some leases were lost. Say which.
-    query = "select 1 from redrive_outbox where id = ? and fence = ? and status = 'delivered' and ended_at = ?"
-    return [row[ID] for row in rows if connection.execute(query, (row[ID], row[FENCE], now)).fetchone() is None]
+    return refused
+
+
+def _stands(connection: sqlite3.Connection, event_id: Any, fence: int, status: Status) -> bool:
+    """Say whether a lease stands as its worker wanted it settled: the answer to an earlier settle may have got lost."""
+    query = "select 1 from redrive_outbox where id = ? and fence = ? and status = ?"
+    return connection.execute(query, (str(event_id), fence, status.value)).fetchone() is not None
 
 
 def _cancel_rows(

@@ -24,6 +24,10 @@ Job = Callable[[sqlite3.Connection, int], Any]
 
 _REMEMBER_AFTER: Final = 50_000  # µs: how stale the remembered time may be; a crash loses no more than this
 _BUSY_PAUSE: Final = 0.002
+ROLLED_BACK: Final = (
+    "SQLite has rolled this transaction back after an error (a full disk, an I/O error): nothing of it was written; "
+    "let the error end the block, and begin again"
+)
 _mine: Final[ContextVar[object]] = ContextVar("redrive_transaction", default=None)
 
 
@@ -133,6 +137,8 @@ class Writer:
 
     def commit(self, now: int, changes_before: int) -> None:
         """Commit; remember the time when something was written, so that an idle look leaves no trace."""
+        if not self.connection.in_transaction:
+            raise StoreUnavailable(ROLLED_BACK)
         if self.connection.total_changes != changes_before and now - self._remembered > _REMEMBER_AFTER:
             self._remembered = now
             self.connection.execute(

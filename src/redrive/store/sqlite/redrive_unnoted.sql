@@ -2,4 +2,4 @@
 select distinct i.redrive_id from redrive_redrive_item i
 where i.state = 'released' and i.event_id in (
     select n.event_id from redrive_redrive_item n indexed by redrive_redrive_item_ready
-    where n.redrive_id = :id and n.state = 'ready' order by n.position limit :limit)
+    where n.redrive_id = :id and n.state = 'ready' order by n.position limit 4 * :limit)
