@@ -25,7 +25,7 @@ _SLACK_DESCRIPTORS = 5
 
 @pytest.mark.promise("flat", "durable")
 def test_ten_seconds_of_steady_work(store_url: str, tmp_path: Path, seed: int, record: Callable[..., Record]) -> None:
-    run = record("soak", store_url.partition(":")[0])
+    run = record("soak", "sqlite" if store_url.startswith("sqlite") else "postgres")
     soaked(store_url, tmp_path / "crew", random.Random(seed), run, seconds=10.0)
 
 
@@ -35,7 +35,7 @@ def test_ten_seconds_of_steady_work(store_url: str, tmp_path: Path, seed: int, r
 def test_hours_of_steady_work(
     store_url: str, tmp_path: Path, seed: int, budget: float, record: Callable[..., Record]
 ) -> None:
-    run = record("soak", store_url.partition(":")[0])
+    run = record("soak", "sqlite" if store_url.startswith("sqlite") else "postgres")
     soaked(store_url, tmp_path / "crew", random.Random(seed), run, seconds=budget)
 
 

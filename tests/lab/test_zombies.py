@@ -24,7 +24,7 @@ LEASE = 1.0
 def test_a_worker_that_was_stopped_past_its_lease_settles_nothing_of_others(
     store_url: str, tmp_path: Path, seed: int, record: Callable[..., Record]
 ) -> None:
-    run = record("zombies", store_url.partition(":")[0])
+    run = record("zombies", "sqlite" if store_url.startswith("sqlite") else "postgres")
     stopped_again_and_again(store_url, tmp_path / "crew", random.Random(seed), run, zombies=3)
     assert run.reached["swept while stopped"]
 
@@ -35,7 +35,7 @@ def test_a_worker_that_was_stopped_past_its_lease_settles_nothing_of_others(
 def test_hundreds_of_zombies(
     store_url: str, tmp_path: Path, seed: int, budget: float, record: Callable[..., Record]
 ) -> None:
-    run = record("zombies", store_url.partition(":")[0])
+    run = record("zombies", "sqlite" if store_url.startswith("sqlite") else "postgres")
     most = max(3, int(budget / 3))
     stopped_again_and_again(store_url, tmp_path / "crew", random.Random(seed), run, zombies=most, budget=budget)
     assert run.reached["swept while stopped"]
@@ -107,7 +107,7 @@ def test_what_others_see_while_a_worker_is_stopped_inside_a_transaction(
     store_url: str, tmp_path: Path, record: Callable[..., Record]
 ) -> None:
     """On PostgreSQL its own event waits and spends no attempt, on SQLite everybody waits; its effect is there once."""
-    run = record("zombies", store_url.partition(":")[0])
+    run = record("zombies", "sqlite" if store_url.startswith("sqlite") else "postgres")
     with crew_on(store_url, tmp_path / "crew") as crew:
         first = crew.start("worker")
         until(crew.ledger.exists, 20)

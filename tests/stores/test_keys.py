@@ -21,7 +21,7 @@ from tests.stores.helpers import Hands, failed, found, raw, retried, uuid_of
 
 pytestmark = pytest.mark.promise("order")
 
-SOON = 2.0
+SOON = 10.0
 
 
 async def publish(app: Redrive, *keys: str | None, type_: str = "t") -> list[UUID]:
