@@ -52,8 +52,8 @@ format: $(READY) ## put the code in shape
 bench: $(PEERS) ## measure, beside the peers (ARGS=…)
 	$(BIN)/redrive bench all $(ARGS)
 
-lab: $(READY) ## long experiments (LAB_MINUTES=60 in all, LAB_SEED=…, ARGS=…)
-	$(BIN)/pytest -m lab --timeout 0 $(ARGS)
+lab: $(READY) ## long experiments (LAB_MINUTES=60 in all, LAB_SEED=…, ARGS=tests for those of the apps and brokers too)
+	$(BIN)/pytest -m lab --timeout 0 $(or $(ARGS),tests/lab)
 
 promises: $(READY) ## write docs/promises.md from the runs of the lab
 	$(BIN)/python -m tests.lab.report
