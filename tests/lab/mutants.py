@@ -173,7 +173,7 @@ MUTANTS = [
            "            self._answer(group)\n            group = []\n"
            "            self.commit(now, before)\n        except"),
     Mutant("raw-disk-error", "a disk error in a transaction is not called StoreUnavailable",
-           "store/sqlite.py", "return await _to_its_end(lambda: _ours(job))", "return await _to_its_end(job)"),
+           "store/sqlite.py", "return await self._theirs(lambda: _ours(job))", "return await self._theirs(job)"),
     Mutant("clock-error-kills", "a disk error at the look at the clock ends the worker",
            "store/writer.py", "self._roll_back_quietly()  # SQLite may have done so itself",
            'self.connection.execute("rollback")'),
