@@ -69,7 +69,8 @@ PROMISES = {
         "Nothing is done or shown without the permission for it, and no input is an unexpected error.", ""
     ),
     "upgrade": Promise(
-        "A migration that is killed is there or not, and the next run goes on.", "from every earlier schema"
+        "A migration that is killed is there or not, and the next run goes on.",
+        "nothing was released yet: from earlier schemas of this repository",
     ),
     "flat": Promise("Memory, descriptors and latency do not grow with time, dead letters or open snapshots.", ""),
 }
