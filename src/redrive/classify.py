@@ -22,7 +22,7 @@ from itertools import islice
 from pathlib import Path
 from types import CodeType, TracebackType
 
-from pydantic import ValidationError
+from pydantic_core import ValidationError
 
 from redrive import errors
 from redrive.event import ErrorClass

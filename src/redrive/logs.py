@@ -5,15 +5,20 @@ An application that has configured structlog gets structlog events. In any other
 """
 
 import logging
+import sys
+from collections.abc import Callable
 from typing import Any
-
-import structlog
 
 _plain = logging.getLogger("redrive")
 
 
 class Log:
     """One call, one event with its facts."""
+
+    def __init__(self) -> None:
+        self.before_first: Callable[[], None] | None = (
+            None  # how a program sets its log up when there is something to log
+        )
 
     def debug(self, event: str, **facts: Any) -> None:
         self._write(logging.DEBUG, event, facts)
@@ -27,13 +32,20 @@ class Log:
     def error(self, event: str, **facts: Any) -> None:
         self._write(logging.ERROR, event, facts)
 
-    @staticmethod
-    def _write(level: int, event: str, facts: dict[str, Any]) -> None:
-        if structlog.is_configured():
+    def _write(self, level: int, event: str, facts: dict[str, Any]) -> None:
+        self.set_up()
+        structlog = sys.modules.get("structlog")  # who has configured it has imported it; we need not, and start sooner
+        if structlog is not None and structlog.is_configured():
             getattr(structlog.get_logger("redrive"), logging.getLevelName(level).lower())(event, **facts)
         elif _plain.isEnabledFor(level):
             said = " ".join(f"{name}={value!r}" for name, value in facts.items())
             _plain.log(level, "%s %s", event, said, extra={"redrive": facts})
+
+    def set_up(self) -> None:
+        """Do what is to be done before the first line, once."""
+        if self.before_first is not None:
+            set_up, self.before_first = self.before_first, None
+            set_up()
 
 
 log = Log()

@@ -14,13 +14,14 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic.errors import PydanticUserError
-from pydantic_core import to_json, to_jsonable_python
+from pydantic_core import ValidationError, to_json, to_jsonable_python
 
 from redrive.errors import ConfigurationError, PayloadInvalid, PayloadRefused
+
+if TYPE_CHECKING:
+    import pydantic
 
 __all__ = [
     "DEFAULT_LIMITS",
@@ -313,9 +314,13 @@ class Decoder(Generic[T]):
     def __init__(self, annotation: type[T] | Any = Any) -> None:
         self._name = getattr(annotation, "__qualname__", None) or str(annotation)
         self._plain = annotation in (Any, object, None, inspect.Parameter.empty)
-        self._adapter: TypeAdapter[T] | None = None
+        self._adapter: pydantic.TypeAdapter[T] | None = None
         if self._plain or annotation in (dict, dict[str, Any]):
             return
+        # Imported when a handler asks for a type: commands that only look at the database start sooner without.
+        from pydantic import TypeAdapter  # noqa: PLC0415 - see above
+        from pydantic.errors import PydanticUserError  # noqa: PLC0415 - see above
+
         try:
             self._adapter = TypeAdapter(annotation)
         except (PydanticUserError, NameError, TypeError) as error:

@@ -10,6 +10,7 @@ import pytest
 
 from redrive import Event, EventFilter, Redrive, Refused, Rejected, RetryPolicy, Status
 from redrive.operate import actions, views
+from redrive.operate.taking_in import import_letters
 from tests.operate.helpers import redrive
 
 
@@ -79,7 +80,7 @@ async def test_the_same_file_taken_in_by_two_comes_in_once(store_url: str, sqlit
     lines = (await asyncio.to_thread(redrive, "dlq", "export", "-u", other)).out.encode().splitlines()
 
     async def take_in(app: Redrive) -> tuple[int, int]:
-        came = [each async for each in actions.import_letters(app, lines, by="ada", reason="moved")][-1]
+        came = [each async for each in import_letters(app, lines, by="ada", reason="moved")][-1]
         return came.imported, came.already
 
     async with Redrive(store_url, migrate=True) as ada, Redrive(store_url, migrate=True) as bob:

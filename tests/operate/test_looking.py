@@ -10,7 +10,7 @@ from typer.main import get_command
 
 from redrive import Redrive
 from redrive.operate.cli import show
-from redrive.operate.cli.outcome import _ORDER, Commands
+from redrive.operate.cli.outcome import Commands
 from redrive.operate.cli.root import app as commands
 from tests.operate.helpers import Seeds, in_app, read, redrive
 
@@ -87,11 +87,16 @@ def test_a_long_text_takes_no_room_from_the_narrow_columns(monkeypatch: pytest.M
     assert len(line) == 80
 
 
-def test_every_command_has_its_place_in_the_help() -> None:
+def test_the_help_lists_every_command_in_its_place() -> None:
+    """A command is imported when it is asked for: one that is found nowhere would be noticed by its user only."""
     registered = get_command(commands)
     assert isinstance(registered, Commands)
+    text = redrive("--help").out
 
-    assert set(registered.commands) == set(_ORDER)
+    assert [each.name for each in registered.commands.values()] == list(registered.commands)
+    places = [text.index(f"│ {name} ") for name in registered.commands]
+    assert len(places) == 37
+    assert places == sorted(places)
 
 
 def test_ids_in_a_table_are_long_enough_to_tell_them_apart(sqlite_url: str) -> None:

@@ -15,8 +15,7 @@ import typer
 from redrive.errors import ConfigurationError, Refused
 from redrive.event import Event, Status
 from redrive.letters import MOST_BYTES
-from redrive.operate import actions, views
-from redrive.operate.actions import Imported
+from redrive.operate import taking_in, views
 from redrive.operate.cli import show
 from redrive.operate.cli.events import ClassOption, DiscardedOption, SelectionArgument, TypeOption, selected
 from redrive.operate.cli.outcome import BadInput, NothingMatched, say
@@ -34,6 +33,7 @@ from redrive.operate.cli.shared import (
     url_from,
 )
 from redrive.operate.cli.text import clean, plural
+from redrive.operate.taking_in import Imported
 from redrive.selection import Selection
 from redrive.store.base import EventFilter
 
@@ -170,14 +170,14 @@ async def _import(url: str, file: BinaryIO, by: str, reason: str, *, skip_bad: b
     came = Imported()
     async with existing(url) as app:
         with show.progress("reading"):
-            checked = await actions.check_letters(_lines(file))
+            checked = await taking_in.check_letters(_lines(file))
         if checked.bad_count:
             _tell_bad(checked)
             if not skip_bad:
                 raise BadInput("nothing was taken in: correct these lines, or pass over them with --skip-bad")
         file.seek(0)
         with show.progress("taking in") as advance:
-            async for came in actions.import_letters(app, _lines(file), by=by, reason=reason, dry_run=dry_run):
+            async for came in taking_in.import_letters(app, _lines(file), by=by, reason=reason, dry_run=dry_run):
                 advance(came.imported + came.already)
     return came
 

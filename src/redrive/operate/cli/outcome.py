@@ -24,14 +24,6 @@ INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141  # what a shell reports for a program that SIGPIPE ended
 
 
-_ORDER: Final = (
-    "demo", "init", "migrate", "doctor", "up", "worker", "serve", "mcp", "relay", "top", "publish", "pause", "resume",
-    "attention", "events", "task", "dlq", "groups", "keys", "plan", "run", "redrives", "shadow", "replay", "batches",
-    "reconcile", "schedules", "reservations", "deps", "transports", "policy", "token", "audit", "purge", "alerts",
-    "dashboard", "bench",
-)  # fmt: skip
-
-
 class Code(IntEnum):
     """What the exit code says."""
 
@@ -69,11 +61,6 @@ def say(sentence: str) -> None:
 
 class Commands(TyperGroup):
     """The root of all commands: whatever they raise ends here."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """List them in the order in which one needs them; commands and groups alike."""
-        names = super().list_commands(ctx)
-        return sorted(names, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; leave with its code."""

@@ -1,39 +1,13 @@
-"""The root: every command, in the order in which one needs them."""
+"""The root: every command, in the order in which one needs them; each is imported when it is asked for."""
 
-from typing import Annotated
+from collections import UserDict
+from functools import cache
+from importlib import import_module
+from typing import Annotated, Any, Final
 
 import typer
 
 from redrive import __version__
-from redrive.operate.cli import (
-    acts,
-    attention,
-    audit,
-    batches,
-    demo,
-    deps,
-    dlq,
-    events,
-    groups,
-    keys,
-    mcp,
-    plans,
-    policies,
-    publish,
-    reconcile,
-    redrives,
-    repair,
-    reservations,
-    schedules,
-    serve,
-    setup,
-    task,
-    tokens,
-    top,
-    transports,
-    watch,
-    work,
-)
 from redrive.operate.cli.outcome import Commands
 from redrive.operate.cli.shared import Settings, log_to_stderr
 
@@ -42,8 +16,83 @@ _EPILOG = (
     "Ids can be cut to a unique beginning."
 )
 
+_START, _RUN, _LOOK, _AFTER, _KEEP = "Start here", "Run", "Look", "After a failure", "Keep in order"
+
+# Where each command is found: a function, or the ``app`` of a module that has several.
+_PLACES: Final = {
+    "demo": (_START, "demo:demo"),
+    "init": (_START, "setup:init"),
+    "migrate": (_START, "setup:migrate"),
+    "doctor": (_START, "setup:doctor"),
+    "up": (_RUN, "work:up"),
+    "worker": (_RUN, "work:worker"),
+    "serve": (_RUN, "serve:serve"),
+    "mcp": (_RUN, "mcp:mcp"),
+    "relay": (_RUN, "work:relay"),
+    "publish": (_RUN, "publish:publish"),
+    "pause": (_RUN, "deps:pause"),
+    "resume": (_RUN, "deps:resume"),
+    "top": (_LOOK, "top:top"),
+    "attention": (_LOOK, "attention:attention"),
+    "events": (_LOOK, "events:app"),
+    "task": (_LOOK, "task:task"),
+    "batches": (_LOOK, "batches:app"),
+    "schedules": (_LOOK, "schedules:app"),
+    "reservations": (_LOOK, "reservations:app"),
+    "deps": (_LOOK, "deps:app"),
+    "transports": (_LOOK, "transports:app"),
+    "dlq": (_AFTER, "dlq:app"),
+    "groups": (_AFTER, "groups:app"),
+    "keys": (_AFTER, "keys:app"),
+    "plan": (_AFTER, "plans:plan"),
+    "run": (_AFTER, "plans:run_plan"),
+    "redrives": (_AFTER, "redrives:app"),
+    "shadow": (_AFTER, "repair:shadow"),
+    "replay": (_AFTER, "repair:replay"),
+    "reconcile": (_KEEP, "reconcile:app"),
+    "policy": (_KEEP, "policies:app"),
+    "token": (_KEEP, "tokens:app"),
+    "audit": (_KEEP, "audit:app"),
+    "purge": (_KEEP, "acts:purge"),
+    "alerts": (_KEEP, "watch:alerts"),
+    "dashboard": (_KEEP, "watch:dashboard"),
+}
+
+
+@cache
+def _built(name: str) -> Any:
+    """Import a command and make it ready to run."""
+    panel, place = _PLACES[name]
+    module, _, attribute = place.partition(":")
+    found = getattr(import_module(f"redrive.operate.cli.{module}"), attribute)
+    holder = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False)
+    if isinstance(found, typer.Typer):
+        holder.add_typer(found, name=name, rich_help_panel=panel)
+    else:
+        holder.command(name, rich_help_panel=panel)(found)
+    return typer.main.get_group(holder).commands[name]
+
+
+class _WhenAsked(UserDict[str, Any]):
+    """Commands by name; None stands for one that was not asked for yet. To import one takes half the time of all."""
+
+    def __getitem__(self, name: str) -> Any:
+        return self.data[name] or _built(name)
+
+
+class _Root(Commands):
+    """Lists the commands in their order, and imports the one that is run."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = _WhenAsked({**dict.fromkeys(_PLACES), **self.commands})
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - it is called with it
+        return list(self.commands)
+
+
 app = typer.Typer(
-    cls=Commands,
+    cls=_Root,
     name="redrive",
     help="What happens after a failure: look at events, understand dead letters, send them round again.",
     epilog=_EPILOG,
@@ -74,50 +123,6 @@ def before_any_command(
     """Take what is said before the command."""
     ctx.obj = Settings(url)
     log_to_stderr("warning")
-
-
-_START, _RUN, _LOOK, _AFTER, _KEEP = "Start here", "Run", "Look", "After a failure", "Keep in order"
-
-app.command("demo", rich_help_panel=_START)(demo.demo)
-app.command("init", rich_help_panel=_START)(setup.init)
-app.command("migrate", rich_help_panel=_START)(setup.migrate)
-app.command("doctor", rich_help_panel=_START)(setup.doctor)
-
-app.command("up", rich_help_panel=_RUN)(work.up)
-app.command("worker", rich_help_panel=_RUN)(work.worker)
-app.command("serve", rich_help_panel=_RUN)(serve.serve)
-app.command("mcp", rich_help_panel=_RUN)(mcp.mcp)
-app.command("relay", rich_help_panel=_RUN)(work.relay)
-app.command("publish", rich_help_panel=_RUN)(publish.publish)
-app.command("pause", rich_help_panel=_RUN)(deps.pause)
-app.command("resume", rich_help_panel=_RUN)(deps.resume)
-
-app.command("attention", rich_help_panel=_LOOK)(attention.attention)
-app.command("top", rich_help_panel=_LOOK)(top.top)
-app.add_typer(events.app, name="events", rich_help_panel=_LOOK)
-app.command("task", rich_help_panel=_LOOK)(task.task)
-app.add_typer(batches.app, name="batches", rich_help_panel=_LOOK)
-app.add_typer(deps.app, name="deps", rich_help_panel=_LOOK)
-app.add_typer(schedules.app, name="schedules", rich_help_panel=_LOOK)
-app.add_typer(reservations.app, name="reservations", rich_help_panel=_LOOK)
-app.add_typer(transports.app, name="transports", rich_help_panel=_LOOK)
-
-app.add_typer(dlq.app, name="dlq", rich_help_panel=_AFTER)
-app.add_typer(groups.app, name="groups", rich_help_panel=_AFTER)
-app.add_typer(keys.app, name="keys", rich_help_panel=_AFTER)
-app.command("plan", rich_help_panel=_AFTER)(plans.plan)
-app.command("run", rich_help_panel=_AFTER)(plans.run_plan)
-app.add_typer(redrives.app, name="redrives", rich_help_panel=_AFTER)
-app.command("shadow", rich_help_panel=_AFTER)(repair.shadow)
-app.command("replay", rich_help_panel=_AFTER)(repair.replay)
-
-app.add_typer(reconcile.app, name="reconcile", rich_help_panel=_KEEP)
-app.add_typer(policies.app, name="policy", rich_help_panel=_KEEP)
-app.add_typer(tokens.app, name="token", rich_help_panel=_KEEP)
-app.add_typer(audit.app, name="audit", rich_help_panel=_KEEP)
-app.command("purge", rich_help_panel=_KEEP)(acts.purge)
-app.command("alerts", rich_help_panel=_KEEP)(watch.alerts)
-app.command("dashboard", rich_help_panel=_KEEP)(watch.dashboard)
 
 
 @app.command(

@@ -12,17 +12,18 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-import structlog
 import typer
 
 from redrive.app import Redrive
 from redrive.duration import parse_duration
 from redrive.errors import BadDuration, ConfigurationError, RedriveError
 from redrive.event import Event
+from redrive.logs import log
 from redrive.operate import views
 from redrive.operate.cli.outcome import BadInput, NothingMatched
 from redrive.operate.cli.text import one_line
@@ -148,6 +149,7 @@ def load_app(name: str) -> Redrive:
             f"{name!r} does not name an app: write module:attribute, like app:app for `app` in app.py"
             + (f", or one of {', '.join(sorted(brought))}" if brought else "")
         )
+    log.set_up()  # before the app's own imports, which may log
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -272,7 +274,18 @@ async def found(app: Redrive, ids: Sequence[str]) -> list[Event]:
 
 
 def log_to_stderr(level: str, form: LogFormat = LogFormat.AUTO) -> None:
-    """Send the log to standard error: for eyes on a terminal, as JSON lines elsewhere, unless somebody said how."""
+    """Send the log to standard error: for eyes on a terminal, as JSON lines elsewhere, unless somebody said how.
+
+    Set up when there is something to log, or an app is loaded that may log, too: most commands have nothing to say.
+    """
+    log.before_first = partial(_set_up_log, level, form)
+    if "structlog" in sys.modules:
+        log.set_up()
+
+
+def _set_up_log(level: str, form: LogFormat) -> None:
+    import structlog  # noqa: PLC0415 - see above
+
     least = _LEVELS.get(os.environ.get("REDRIVE_LOG", "").lower() or level, _LEVELS["info"])
     tty = sys.stderr.isatty() if form is LogFormat.AUTO else form is LogFormat.CONSOLE
     ending: list[Any] = (
