@@ -113,15 +113,15 @@ class VirtualClock:
 
     def __init__(self, start: datetime | None = None, seed: int = 0) -> None:
         self._micros = _micros(start or datetime(2030, 1, 1, tzinfo=UTC))
-        self._elapsed = 0.0
+        self._elapsed = 0  # in microseconds, like the time itself, so that the two never drift apart
         self._dice = random.Random(seed)
         self._ids = _Ids(self._dice)
 
     def advance(self, span: float | str | timedelta) -> None:
         """Let time pass: ``advance(30)``, ``advance("5m")``."""
-        seconds = parse_duration(span)
-        self._elapsed += seconds
-        self._micros += round(seconds * 1_000_000)
+        passed = round(parse_duration(span) * 1_000_000)
+        self._elapsed += passed
+        self._micros += passed
 
     def set(self, instant: datetime) -> None:
         """Set the wall clock, back or forth, as an administrator would; no time passes."""
@@ -134,7 +134,7 @@ class VirtualClock:
         return self.now()
 
     def monotonic(self) -> float:
-        return self._elapsed
+        return self._elapsed / 1_000_000
 
     async def sleep(self, seconds: float) -> None:  # noqa: ARG002 - virtual time does not pass by waiting
         await asyncio.sleep(0)

@@ -5,6 +5,9 @@ target's row: as many as its rate has earned since the last one, at most what a 
 are not in use. A worker says how many it holds, so that those of one that is gone come free with its session. An event
 without a permit waits, ``blocked`` under the name of its lane and target, and spends no attempt; whoever gets the next
 permits takes the first who wait. Nobody tries in vain, however many wait, and a new limit holds for all at once.
+
+A target whose handler runs in a child process passes here with or without a limit: a worker takes as many as keep its
+children busy, and the others wait where a worker with a free child finds them, instead of in the hands of this one.
 """
 
 import asyncio
@@ -87,8 +90,13 @@ class _Gate:
 class Throttles:
     """One worker's view of the targets it may not run as it likes."""
 
-    def __init__(self, store: Store, clock: Clock, targets: Iterable[str], lanes: Sequence[Lane]) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, targets: Iterable[str], lanes: Sequence[Lane],
+        apart: Container[str] = (), most_apart: int = 0,
+    ) -> None:  # fmt: skip
         self.news = asyncio.Event()
+        self._apart = apart
+        self._most_apart = most_apart
         self._store = store
         self._clock = clock
         self._lanes = lanes
@@ -124,11 +132,12 @@ class Throttles:
 
     def look(self, held: Mapping[Any, Row], hands: int) -> None:
         """See which permits have come free, and whether there are hands for those who wait."""
-        for gate in self._gates.values():
+        for target, gate in self._gates.items():
             gone = [key for key, row in gate.holding.items() if held.get(key) is not row]
             for key in gone:
                 del gate.holding[key]
-            if (gate.wants_hands and hands > 0) or (gone and gate.throttle.concurrency is not None):
+            has_hands = gate.wants_hands and self._hands_for(target, hands) > 0
+            if has_hands or (gone and gate.throttle.concurrency is not None):
                 gate.look_at = 0.0
                 self.news.set()
 
@@ -152,6 +161,13 @@ class Throttles:
             gate.holding.clear()
             gate.told, gate.look_at = None, 0.0
 
+    def _hands_for(self, target: str, hands: int) -> int:
+        """How many more of a target could run here: of all that need a child, as many as keep the children busy."""
+        if target not in self._apart:
+            return hands
+        taken = sum(len(gate.holding) for name, gate in self._gates.items() if name in self._apart)
+        return min(hands, self._most_apart - taken)
+
     @property
     def has_arrivals(self) -> bool:
         """Whether an event asks for a permit."""
@@ -174,6 +190,7 @@ class Throttles:
     async def admit(self, target: str, session: UUID, hands: int, paused: Container[str] = ()) -> Admitted:
         """Let in as many of a target as its limits and our free hands allow; the others wait, and paused queues."""
         gate = self._gates[target]
+        hands = self._hands_for(target, hands)
         names = [_name(lane, target) for lane in self._lanes if lane[0] not in paused]
         if self._is_quiet(gate):
             gate.look_at = self._clock.monotonic() + _IDLE_SECONDS

@@ -104,6 +104,7 @@ _RIDE_OUT_SECONDS: Final = 1.5  # with jitter 2.25 at most: work goes on three s
 _LOOK_AGAIN: Final = 0.05
 _NEWS_SECONDS: Final = 0.4  # how often we ask what was called off; whoever runs it hears of it within a second
 _TEND_SECONDS: Final = 0.5
+_FOR_EACH_CHILD: Final = 8  # events in hand, so that it need not wait for the database after each
 _MOST_LEFT_BEHIND: Final = 1_000  # threads that do not end; each holds memory, and the machine has only so many
 
 
@@ -185,7 +186,10 @@ class Worker:
         self._lanes = self.options.lanes()
         self._circuits = Circuits(store, clock, handlers, circuits or {})
         self._unclaimed: frozenset[str] = frozenset()
-        self._throttles = Throttles(store, clock, handlers, self._lanes)
+        self._most_children = self.options.children or os.cpu_count() or 1
+        busy = max(self._most_children, min(_FOR_EACH_CHILD * self._most_children, self.options.concurrency // 2))
+        apart = [target for target, handler in handlers.items() if handler.isolation]
+        self._throttles = Throttles(store, clock, handlers, self._lanes, apart, most_apart=busy)
         self._duties = duties
         self._strangers: set[Any] = set()
         self._walked_to = ordering.START
@@ -292,7 +296,7 @@ class Worker:
             self._watch = Watch(self._overdue)
             stack.callback(self._watch.close)
             if self._hello is not None:
-                self._children = Children(self.options.children or os.cpu_count() or 1, self._hello)
+                self._children = Children(self._most_children, self._hello)
                 stack.push_async_callback(self._children.close)
                 await self._children.start()
             self._deliver = traced(deliver, lambda _handler, row, *_: row)
@@ -1131,7 +1135,7 @@ class Worker:
         throttles = {
             target: Throttle(handler.concurrency, handler.rate)
             for target, handler in self._handlers.items()
-            if handler.concurrency is not None or handler.rate is not None
+            if handler.concurrency is not None or handler.rate is not None or handler.isolation is not None
         }
         self._hand.extend(self._throttles.limit(throttles, self._held))
         self._start()

@@ -436,3 +436,42 @@ async def test_the_healthy_are_delivered_beside_handlers_of_every_bad_kind(
         assert event.error_class, name
         run.faults[name] += 1
     assert {by_type[name].status for name in END_WELL} == {Status.DELIVERED}
+
+
+STREAM = 2_000
+ONE_IN = 50  # so many of all are poison
+# One that keeps the whole event loop waiting slows its worker by definition; what eats memory needs a second of a core.
+BESIDE = tuple(name for name in FAIL if name not in ("blocks", "eats"))
+
+
+async def pace(shop: ModuleType, *, poisoned: bool) -> float:
+    """Deliver a stream of healthy events, with or without poison among them; say how many a second."""
+    app: Redrive = shop.app
+    shop.seen.clear()
+    poison = iter(BESIDE * (STREAM // ONE_IN))
+    for start in range(0, STREAM, ONE_IN):
+        healthy = [("lab.healthy", n) for n in range(start, start + ONE_IN)]
+        await app.publish_many([*healthy, *([(f"lab.{next(poison)}", 1)] if poisoned else [])])
+    async with working(app, concurrency=16, children=2) as worker:
+        await until(lambda: shop.seen, 60)
+        began = time.monotonic()
+        await until(lambda: len(shop.seen) >= STREAM, 120)
+        took = time.monotonic() - began
+        await until(lambda: worker.tally.dead_lettered >= (STREAM // ONE_IN if poisoned else 0), 120)
+    assert sorted(shop.seen) == list(range(STREAM))
+    return STREAM / took
+
+
+@pytest.mark.lab
+@pytest.mark.timeout(0)
+@pytest.mark.promise("poison")
+async def test_the_healthy_keep_their_speed_beside_poison(shop: ModuleType, record: Callable[..., Record]) -> None:
+    run = record("poison", shop.app.store.name)
+    kept = []
+    async with shop.app:
+        for _ in range(5):
+            alone = await pace(shop, poisoned=False)
+            kept.append(await pace(shop, poisoned=True) / alone)
+            run.cases += 2 * STREAM
+            run.faults["poison in a stream"] += STREAM // ONE_IN
+    run.figures["speed kept beside poison"] = round(sorted(kept)[2], 2)

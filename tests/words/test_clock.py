@@ -35,6 +35,17 @@ def test_ids_increase_strictly_within_one_millisecond(clock: Clock) -> None:
     assert all(a < b for a, b in pairwise(made))
 
 
+def test_virtual_time_does_not_drift_from_its_own_seconds() -> None:
+    """A store carries time on by the monotonic clock: a microsecond of difference is another due time."""
+    clock = VirtualClock()
+    began = clock.now()
+    for _ in range(300):
+        clock.advance(1 / 3_000_000)
+        clock.advance(1 / 3)
+
+    assert clock.now() - began == timedelta(seconds=clock.monotonic())
+
+
 def test_ids_increase_when_time_steps_back() -> None:
     clock = VirtualClock()
     before = clock.new_id()

@@ -411,6 +411,30 @@ async def test_children_end_with_a_worker_that_is_killed(sqlite_url: str, tmp_pa
     await until(lambda: not is_alive(pids(file)[0]), 5)
 
 
+@pytest.mark.promise("not-stuck")
+@pytest.mark.req("A7")
+async def test_those_that_wait_for_a_child_keep_nobody_else_waiting(shop: ModuleType, tmp_path: Path) -> None:
+    """However many there are: two are in the hands of a worker with one child, the others wait in the database."""
+    app: Redrive = shop.app
+    done: list[int] = []
+
+    @app.handler("healthy")
+    async def healthy(payload: int) -> None:
+        done.append(payload)
+
+    async with app:
+        await app.publish_many([("sleep", {"file": str(tmp_path / "sleepers")}) for _ in range(30)])
+        await app.publish_many([("healthy", n) for n in range(30)])
+        async with working(app, concurrency=4, children=1) as worker:
+            await until(lambda: len(done) == 30)
+            assert worker.tally.delivered <= 30  # no sleeper was needed for that
+            waiting = await app.store.counts()
+            worker.stop(at_once=True)
+
+    assert sum(waiting.values()) == 60
+    assert worker.tally.throttled >= 28
+
+
 @pytest.mark.req("A7")
 async def test_a_module_that_a_child_cannot_import_stops_the_worker_at_its_start(
     sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
