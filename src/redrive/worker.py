@@ -130,6 +130,15 @@ class WorkerOptions:
         generations = dict.fromkeys((self.generation, 0))
         return [(queue, each.value, of) for each in Priority for queue in self.queues for of in generations]
 
+    @property
+    def most_children(self) -> int:
+        return self.children or os.cpu_count() or 1
+
+    @property
+    def most_apart(self) -> int:
+        """How many events that need a child it takes at once: enough to keep all busy, and hands are left for others."""
+        return max(self.most_children, min(_FOR_EACH_CHILD * self.most_children, self.concurrency // 2))
+
     def check(self) -> None:
         """Refuse what cannot work."""
         if self.concurrency < 1:
@@ -186,10 +195,8 @@ class Worker:
         self._lanes = self.options.lanes()
         self._circuits = Circuits(store, clock, handlers, circuits or {})
         self._unclaimed: frozenset[str] = frozenset()
-        self._most_children = self.options.children or os.cpu_count() or 1
-        busy = max(self._most_children, min(_FOR_EACH_CHILD * self._most_children, self.options.concurrency // 2))
         apart = [target for target, handler in handlers.items() if handler.isolation]
-        self._throttles = Throttles(store, clock, handlers, self._lanes, apart, most_apart=busy)
+        self._throttles = Throttles(store, clock, handlers, self._lanes, apart, self.options.most_apart)
         self._duties = duties
         self._strangers: set[Any] = set()
         self._walked_to = ordering.START
@@ -296,7 +303,7 @@ class Worker:
             self._watch = Watch(self._overdue)
             stack.callback(self._watch.close)
             if self._hello is not None:
-                self._children = Children(self._most_children, self._hello)
+                self._children = Children(self.options.most_children, self._hello)
                 stack.push_async_callback(self._children.close)
                 await self._children.start()
             self._deliver = traced(deliver, lambda _handler, row, *_: row)
