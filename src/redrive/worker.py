@@ -136,7 +136,7 @@ class WorkerOptions:
 
     @property
     def most_apart(self) -> int:
-        """How many events that need a child it takes at once: enough to keep all busy, and hands are left for others."""
+        """How many events that need a child it takes at once: enough to keep all busy, with hands left for others."""
         return max(self.most_children, min(_FOR_EACH_CHILD * self.most_children, self.concurrency // 2))
 
     def check(self) -> None:
