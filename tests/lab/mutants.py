@@ -185,6 +185,18 @@ MUTANTS = [
            "return to_micros(self.clock.now())", "tests/stores/test_time.py"),
     Mutant("stopping-spins", "a stopping worker with throttled events takes a whole core",
            "worker.py", "_LOOK_AGAIN if hindered else 0.0", "0.0"),
+    Mutant("migration-in-parts", "a migration that is killed is there, and not written down",
+           "store/sqlite.py", "                connection.execute(part)\n            connection.execute(",
+           "                connection.execute(part)\n            connection.execute('commit')\n"
+           "            connection.execute('begin immediate')\n            connection.execute(",
+           "tests/lab/test_upgrade.py"),
+    Mutant("migration-without-a-look", "of two processes that migrate at once one fails",
+           "store/sqlite.py",
+           '            if _applied(connection, version):\n                connection.execute("rollback")',
+           '            if False:\n                connection.execute("rollback")', "tests/stores/test_schema.py"),
+    Mutant("hands-for-all", "events that wait for a child fill the hands of their worker",
+           "throttle.py", "        return min(hands, self._most_apart - taken)", "        return hands",
+           "tests/worker/test_isolation.py"),
 ]  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from tests.stores.helpers import is_postgres
 VERSIONS = [version for version, _, _ in migrations("sqlite")]
 NEWEST = VERSIONS[-1]
 ALL_ENDED = {Status.DELIVERED: 5, Status.CANCELLED: 1}  # the dead letter was redriven, what was in flight swept
+AROUND = 8  # more statements than there are before and behind those of a migration
 STATUSES = ("pending", "in_flight", "delivered", "failed", "cancelled")
 
 
@@ -195,18 +196,16 @@ def parts_of(text: str) -> list[str]:
 
 
 def statements_of(url: str, version: int) -> int:
-    """Count the statements that a migration takes, with those around it."""
-    text = next(text for number, _, text in migrations("sqlite") if number == version)
-    if is_postgres(url):
-        text = next(text for number, _, text in migrations("postgres") if number == version)
-        return len(parts_of(text)) + 4  # begin, lock_timeout, the lock; the note that it is done
-    return len(_split(text)) + 2
+    """Count the statements that a migration has."""
+    store, cut = ("postgres", parts_of) if is_postgres(url) else ("sqlite", _split)
+    return len(cut(next(text for number, _, text in migrations(store) if number == version)))
 
 
 def kill_on_the_way(url: str, run: Record, stride: int) -> None:
+    """Kill each migration here and there, and before each of its last statements, which write down that it is done."""
     for version in VERSIONS:
         total = statements_of(url, version)
-        for statement in sorted({*range(version % stride, total, stride), total - 1}):
+        for statement in sorted({*range(version % stride, total, stride), *range(total, total + AROUND)}):
             if killed_at(url, version, statement):
                 run.faults["killed"] += 1
                 assert asyncio.run(version_of(url)) == version - 1, (
