@@ -10,12 +10,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from uuid import UUID
 
-import psycopg
 import pytest
-from psycopg import sql
 
 from redrive import Redrive, Refused, Status
 from tests.stores.helpers import found, raw
@@ -57,24 +54,9 @@ class Saga:
         return [name for key, name in effects.items() if key not in names], list(names.values())
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def quick_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A store that does not wait for the disk: what is killed here is a process, not the machine."""
-    if request.param == "postgres":
-        url: str = request.getfixturevalue("postgres_url")
-        with psycopg.connect(url, autocommit=True) as connection:
-            name = sql.Identifier(connection.info.dbname)
-            connection.execute(sql.SQL("alter database {} set synchronous_commit to off").format(name))
-        yield url
-    else:
-        memory = Path("/dev/shm")
-        with TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
-            yield f"sqlite:///{folder}/redrive.db"
-
-
 @pytest.fixture
-def saga(quick_url: str, tmp_path: Path) -> Iterator[Saga]:
-    saga = Saga(quick_url, tmp_path / "world.db")
+def saga(store_url: str, tmp_path: Path) -> Iterator[Saga]:
+    saga = Saga(store_url, tmp_path / "world.db")
     yield saga
     assert saga.process.stdin is not None
     assert saga.process.stdout is not None
@@ -85,9 +67,9 @@ def saga(quick_url: str, tmp_path: Path) -> Iterator[Saga]:
 
 @pytest.mark.req("W9", "B10")
 @pytest.mark.parametrize("ending", ["deliver", "reject"])
-async def test_a_saga_killed_at_any_point_is_complete_or_wholly_undone(quick_url: str, saga: Saga, ending: str) -> None:
+async def test_a_saga_killed_at_any_point_is_complete_or_wholly_undone(store_url: str, saga: Saga, ending: str) -> None:
     ids: list[UUID] = []
-    async with Redrive(quick_url, migrate=True) as app:
+    async with Redrive(store_url, migrate=True) as app:
         killed = True
         while killed:  # one saga for each point, until there is none left
             ids.append((await app.publish("saga")).id)
@@ -96,7 +78,7 @@ async def test_a_saga_killed_at_any_point_is_complete_or_wholly_undone(quick_url
         for event_id in ids[app.store.name == "sqlite" :: 2] if ending == "deliver" else ():
             with suppress(Refused):  # it had ended before
                 await app.cancel(event_id, by="anna", reason="enough")
-        with raw(quick_url) as run:  # the leases of the dead run out
+        with raw(store_url) as run:  # the leases of the dead run out
             run("update {session} set lease_until = " + ("0" if app.store.name == "sqlite" else "'2000-01-01'"))
         assert not saga.killed(ending, 0)
 
