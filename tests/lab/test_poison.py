@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
+from itertools import cycle
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
@@ -223,6 +224,12 @@ def poison(name, **options):
 
 @app.handler("lab.healthy", brake=False)
 async def healthy(payload: int) -> None:
+    seen.append(payload)
+
+
+@app.handler("lab.waiting", brake=False)
+async def waiting(payload: int) -> None:
+    await asyncio.sleep(0.01)
     seen.append(payload)
 
 
@@ -438,8 +445,8 @@ async def test_the_healthy_are_delivered_beside_handlers_of_every_bad_kind(
     assert {by_type[name].status for name in END_WELL} == {Status.DELIVERED}
 
 
-STREAM = 2_000
-ONE_IN = 50  # so many of all are poison
+STREAM = 5_000
+ONE_IN = 100  # is poison
 # One that keeps the whole event loop waiting slows its worker by definition; what eats memory needs a second of a core.
 BESIDE = tuple(name for name in FAIL if name not in ("blocks", "eats"))
 
@@ -448,9 +455,9 @@ async def pace(shop: ModuleType, *, poisoned: bool) -> float:
     """Deliver a stream of healthy events, with or without poison among them; say how many a second."""
     app: Redrive = shop.app
     shop.seen.clear()
-    poison = iter(BESIDE * (STREAM // ONE_IN))
+    poison = cycle(BESIDE)
     for start in range(0, STREAM, ONE_IN):
-        healthy = [("lab.healthy", n) for n in range(start, start + ONE_IN)]
+        healthy = [("lab.waiting", n) for n in range(start, start + ONE_IN)]
         await app.publish_many([*healthy, *([(f"lab.{next(poison)}", 1)] if poisoned else [])])
     async with working(app, concurrency=16, children=2) as worker:
         await until(lambda: shop.seen, 60)
