@@ -171,16 +171,17 @@ class Line:
         return 0 if self._real is None else self._real.total_changes
 
     def execute(self, sql: str, parameters: Any = ()) -> Any:
-        real = self._reached(sql)
+        real, process = self._reached(sql), self._process
         if sql == "begin immediate":
             return self._begin(real)
         if sql == "commit":
             return self._commit(real)
-        self._disk.asking = self._process
+        self._disk.asking = process
         answer = real.execute(sql, parameters)
         if sql == "rollback":
             self._freed()
-        self._process.did(sql, answer)
+        if process.is_doomed:
+            process.did(sql, answer)
         return answer
 
     def executemany(self, sql: str, rows: Any) -> Any:
@@ -193,9 +194,12 @@ class Line:
     def _reached(self, sql: str) -> sqlite3.Connection:
         if self._real is None:
             raise Dead(self._process.name)
-        error = self._process.about_to(sql, self)
-        if error is not None:
-            raise error
+        process = self._process
+        process.statements += 1
+        if process.statements >= process.alert_at:
+            error = process.about_to(sql, self)
+            if error is not None:
+                raise error
         return self._real
 
     def roll_back(self) -> None:
