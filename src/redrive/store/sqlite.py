@@ -73,6 +73,10 @@ OPERATOR: Final = "operator"
 
 
 _IN_ORDER: Final = itemgetter(DUE_AT)
+_DUE: Final = (  # most lanes are empty most of the time, and this takes a fifth of the time of a claim in vain
+    "select 1 from redrive_outbox indexed by redrive_outbox_due"
+    " where status = 'pending' and queue = ? and priority = ? and generation = ? and due_at <= ? limit 1"
+)
 
 
 def _sql(verb: str) -> Statement:
@@ -511,9 +515,13 @@ class SqliteStore:
 
     async def ask(self, verb: str, clauses: Clauses = (), **values: Any) -> list[dict[str, Any]]:
         """Run one of our statements outside any transaction."""
-        return await self._read(  # type: ignore[no-any-return]
-            lambda connection: run_verb(connection, self._time(connection), verb, clauses, values)
-        )
+
+        def job(connection: sqlite3.Connection) -> list[dict[str, Any]]:
+            query = with_clauses(_sql(verb), clauses)
+            now = self._time(connection) if "now" in query.names else 0
+            return run_query(connection, now, query, values)
+
+        return await self._read(job)  # type: ignore[no-any-return]
 
     def _time(self, connection: sqlite3.Connection) -> int:
         """Tell the file's time to whoever only reads: a clock that was set back is not believed here either."""
@@ -603,6 +611,8 @@ class SqliteClaims:
             return claimed
         text = _sql("claim").text
         for queue, priority, generation in self._lanes:
+            if connection.execute(_DUE, (queue, priority, generation, now)).fetchone() is None:
+                continue
             values = {
                 "session": self._session,
                 "queue": queue,
@@ -1005,10 +1015,16 @@ def _revise(connection: sqlite3.Connection, now: int, event: Event, payload: str
 def run_verb(
     connection: sqlite3.Connection, now: int, verb: str, clauses: Clauses, values: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Run one of our statements; instants travel as microseconds, ids as text, lists as JSON."""
-    query = with_clauses(_sql(verb), clauses)
-    bound = {name: _plain(value) for name, value in {"now": now, **values}.items()}
-    cursor = connection.execute(query.text, {name: bound[name] for name in query.names})
+    """Run one of our statements."""
+    return run_query(connection, now, with_clauses(_sql(verb), clauses), values)
+
+
+def run_query(
+    connection: sqlite3.Connection, now: int, query: Statement, values: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Run a statement that was read; instants travel as microseconds, ids as text, lists as JSON."""
+    given = {"now": now, **values}
+    cursor = connection.execute(query.text, {name: _plain(given[name]) for name in query.names})
     names = [column[0] for column in cursor.description or ()]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
