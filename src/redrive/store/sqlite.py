@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -786,17 +787,25 @@ class _DryRun(Exception):
 
 async def _to_its_end(job: Callable[[], T]) -> T:
     """Run a job in a thread. Who is cancelled meanwhile waits for its end: nothing is rolled back under its hands."""
-    working = asyncio.get_running_loop().run_in_executor(None, job)
+    loop = asyncio.get_running_loop()
+    working = loop.run_in_executor(None, job)
     cancelled: asyncio.CancelledError | None = None
     while not working.done():
+        ended = loop.create_future()  # as asyncio.wait does, in a third of its time
+        working.add_done_callback(partial(_ring, ended))
         try:
-            await asyncio.wait((working,))
+            await ended
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
         working.exception()
         raise cancelled
     return working.result()
+
+
+def _ring(bell: asyncio.Future[None], _: asyncio.Future[Any]) -> None:
+    if not bell.done():
+        bell.set_result(None)
 
 
 def _ours(job: Callable[..., T], *arguments: Any) -> T:
