@@ -187,7 +187,7 @@ class Loop(asyncio.BaseEventLoop):
     def _run_once(self) -> None:
         """Run until it is told to stop, all in one call: that is a tenth of the time of a seed."""
         timers, listed, roll = self._timers, self._listed, self._roll
-        while not self._stopping:
+        while not self._stopping:  # type: ignore[attr-defined]
             self._now += _TICK
             while timers and (timers[0][0] <= self._now or timers[0][2]._cancelled):
                 call = heapq.heappop(timers)[2]

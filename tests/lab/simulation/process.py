@@ -63,7 +63,7 @@ class Process(Owner):
 
     def about_to(self, sql: str, line: Line) -> BaseException | None:
         """Answer what goes wrong instead of this statement; asked from ``alert_at`` on."""
-        error = None
+        error: BaseException | None = None
         if self._busy_left and sql == "begin immediate":
             self._busy_left -= 1
             error = trouble(sqlite3.SQLITE_BUSY, "busy")
