@@ -21,7 +21,7 @@ PROMISES = (
     "durable", "no-phantom", "effect-once", "fence", "not-early", "bounded", "not-stuck", "trail", "notices",
     "ends-named", "one-winner", "order", "redrive-safe",
 )  # fmt: skip
-PARTS, PART = 8, 100
+PARTS, PART = 8, 150
 """The short form, and the seeds of each of its parts: 7 to 8 s each on one core."""
 
 FAULTS = (
