@@ -7,7 +7,6 @@ create table lab_violation (name text not null, said text not null);
 create table lab_reached (name text not null);
 create table lab_note (event_id text not null, kind text not null, attempts integer not null);
 create table lab_due (event_id text not null, kind text not null);
-create table lab_hasty (batch_id text not null);
 
 -- The fence
 
@@ -120,12 +119,14 @@ create trigger lab_holder after update of token on redrive_reservation
 when new.token <> old.token and old.released_at is null and old.until > lab_now()
 begin insert into lab_violation values ('two holders', new.resource || ' was taken from ' || old.owner); end;
 
--- Batches: the final notice goes out when no member is live, or by force, which is written after it
+-- Batches: the final notice goes out when no member is live, or when the deadline has passed. The column forced is no
+-- evidence: it follows from members being live.
 
 create trigger lab_final after update of final_at on redrive_batch
 when new.final_at is not null and old.final_at is null
+     and (new.deadline_at is null or new.deadline_at > lab_now() + 5)
      and exists (select 1 from redrive_outbox o where o.batch_id = new.id and o.ended_at is null)
-begin insert into lab_hasty values (new.id); end;
+begin insert into lab_violation values ('notice error', 'batch ' || new.id || ' said that it had ended before it had'); end;
 
 -- The trail: what must be said in this transaction, and was said
 

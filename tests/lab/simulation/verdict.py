@@ -88,10 +88,6 @@ def _judge_batches(world: World) -> None:
         " (select 1 from redrive_outbox o where o.batch_id = b.id and o.ended_at is null)"
     ):
         world.found.add("notice error", f"batch {batch_id} has ended and says nothing ({forced})")
-    for (batch_id,) in world.disk.query(
-        "select b.id from redrive_batch b join lab_hasty h on h.batch_id = b.id where not b.forced"
-    ):
-        world.found.add("notice error", f"batch {batch_id} said that it had ended before it had")
     for (batch_id,) in world.disk.query("select id from redrive_batch where forced and deadline_at is null"):
         world.found.add("notice error", f"batch {batch_id} was forced, and nobody has done that")
 
