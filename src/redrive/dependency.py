@@ -584,12 +584,16 @@ def _instant(value: Any) -> datetime:
     return from_micros(value) if isinstance(value, int) else value
 
 
+_NAMES: Final = tuple(each.name for each in fields(Dependency))
+_INSTANTS: Final = tuple(name for name in _NAMES if name.endswith(("_at", "_until", "_from")) or name == "now")
+
+
 def dependency_from(row: Mapping[str, Any]) -> Dependency:
     """Read a row of either store."""
-    values = {each.name: row[each.name] for each in fields(Dependency)}
-    for name, value in values.items():
-        if name.endswith(("_at", "_until", "_from")) or name == "now":
-            values[name] = None if value is None else _instant(value)
+    values = {name: row[name] for name in _NAMES}
+    for name in _INSTANTS:
+        if values[name] is not None:
+            values[name] = _instant(values[name])
     values["kind"], values["state"] = Kind(row["kind"]), State(row["state"])
     values["by_hand"], values["is_waited_for"] = bool(row["by_hand"]), bool(row["is_waited_for"])
     probed = row["probe_event_id"]

@@ -21,8 +21,8 @@ PROMISES = (
     "durable", "no-phantom", "effect-once", "fence", "not-early", "bounded", "not-stuck", "trail", "notices",
     "ends-named", "one-winner", "order", "redrive-safe",
 )  # fmt: skip
-PART = 170
-"""Seeds of each of the four parts of the short form: 15 to 20 s each on one core."""
+PARTS, PART = 8, 150
+"""The short form, and the seeds of each of its parts: 7 to 8 s each on one core."""
 
 FAULTS = (
     "killed before a statement", "killed after a statement", "killed between commit and answer", "killed anywhere",
@@ -59,7 +59,7 @@ def examine(record: Record, seeds: Iterable[int], until: Callable[[Summary], boo
 @pytest.mark.promise(*PROMISES)
 @pytest.mark.req("B1", "B4", "B6", "B7")
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(PARTS))
 def test_whatever_fails_nothing_is_lost_doubled_early_or_stuck(
     part: int, record: Callable[..., Record], seed: int
 ) -> None:

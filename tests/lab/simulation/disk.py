@@ -51,7 +51,8 @@ class Disk:
         self.max_lost = 0  # that the workers allow
         self._free: dict[bool, list[sqlite3.Connection]] = {True: [], False: []}
         self._all: list[sqlite3.Connection] = []
-        self._time = (0, 0.0)
+        self.now = 0
+        self._origin = (0, 0.0)  # a time, and what the monotonic clock said then
         self.let_go: Callable[[], None] = lambda: None
         asyncio.run(_migrated(path))
         self.hand = self._connected()
@@ -76,7 +77,7 @@ class Disk:
         connection.execute("pragma wal_autocheckpoint=4000")
         connection.create_function("lab_who", 0, self._who)
         connection.create_function("lab_max_lost", 0, lambda: self.max_lost)
-        connection.create_function("lab_now", 0, lambda: self._time[0])
+        connection.create_function("lab_now", 0, lambda: self.now)
         self._all.append(connection)
         return connection
 
@@ -86,7 +87,8 @@ class Disk:
     def empty(self) -> None:
         """Make it as it was when it was new."""
         self.holder = self.asking = None
-        self._time = (0, 0.0)
+        self.now = 0
+        self._origin = (0, 0.0)
         self.hand.execute("begin immediate")
         for name in self._tables:
             self.hand.execute(f"delete from {name}")
@@ -111,14 +113,13 @@ class Disk:
         return self.holder is None or self.holder is line
 
     def look_at_clock(self, process: Process) -> None:
-        """Note the latest time that anybody can take it to be."""
-        time, then = self._time
+        """Note the latest time that anybody can take it to be: a clock that was set back goes on from where it was."""
         monotonic = process.clock.monotonic()
-        self._time = (max(process.clock.micros, time + int((monotonic - then) * 1e6) if time else 0), monotonic)
-
-    @property
-    def now(self) -> int:
-        return self._time[0]
+        time, then = self._origin
+        self.now = time + int((monotonic - then) * 1e6) if time else 0
+        if process.clock.micros > self.now:  # only then a new beginning, or what is rounded off would add up
+            self.now = process.clock.micros
+            self._origin = (self.now, monotonic)
 
     def free(self) -> None:
         self.holder = None
@@ -171,16 +172,17 @@ class Line:
         return 0 if self._real is None else self._real.total_changes
 
     def execute(self, sql: str, parameters: Any = ()) -> Any:
-        real = self._reached(sql)
+        real, process = self._reached(sql), self._process
         if sql == "begin immediate":
             return self._begin(real)
         if sql == "commit":
             return self._commit(real)
-        self._disk.asking = self._process
+        self._disk.asking = process
         answer = real.execute(sql, parameters)
         if sql == "rollback":
             self._freed()
-        self._process.did(sql, answer)
+        if process.is_doomed:
+            process.did(sql, answer)
         return answer
 
     def executemany(self, sql: str, rows: Any) -> Any:
@@ -193,9 +195,12 @@ class Line:
     def _reached(self, sql: str) -> sqlite3.Connection:
         if self._real is None:
             raise Dead(self._process.name)
-        error = self._process.about_to(sql, self)
-        if error is not None:
-            raise error
+        process = self._process
+        process.statements += 1
+        if process.statements >= process.alert_at:
+            error = process.about_to(sql, self)
+            if error is not None:
+                raise error
         return self._real
 
     def roll_back(self) -> None:

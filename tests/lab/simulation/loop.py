@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import random
-from asyncio.events import Handle, TimerHandle
+from asyncio.events import Handle
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
@@ -33,6 +33,22 @@ class Over(BaseException):
     """The seed is over; thrown into what has not ended."""
 
 
+class Call(Handle):
+    """A callback; there are 1,500 in a seed, so without what asyncio keeps for its debug mode."""
+
+    __slots__ = ()
+
+    def __init__(self, callback: Any, args: Any, loop: Loop, context: Context | None) -> None:
+        self._callback = callback
+        self._args = args
+        self._loop = loop
+        self._context = copy_context() if context is None else context
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+
 class Lane:
     """Callbacks of one thread of a process."""
 
@@ -40,7 +56,7 @@ class Lane:
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
-        self.queue: deque[Handle] = deque()
+        self.queue: deque[Call] = deque()
         self.is_held = False
         self.is_listed = False
         self.context: Context = copy_context()
@@ -71,6 +87,8 @@ class Loop(asyncio.BaseEventLoop):
         self._roll = dice.random
         self._now = 1_000.0
         self._listed: list[Lane] = []
+        self._timers: list[tuple[float, int, Call]] = []
+        self._timer_number = 0
         self._parked: list[Callable[[], None]] = []
         self.tasks: list[asyncio.Task[Any]] = []
         self.callbacks = 0
@@ -84,12 +102,21 @@ class Loop(asyncio.BaseEventLoop):
 
     # Taking callbacks in
 
-    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Handle:  # type: ignore[override]
-        handle = Handle(callback, args, self, context)
-        self._put(handle)
-        return handle
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Call:  # type: ignore[override]
+        call = Call(callback, args, self, context)
+        self._put(call)
+        return call
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Call:  # type: ignore[override]
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Call:  # type: ignore[override]
+        call = Call(callback, args, self, context)
+        self._timer_number += 1
+        heapq.heappush(self._timers, (when, self._timer_number, call))
+        return call
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
         """Do a job of the pool in this thread, as a later callback."""
@@ -146,56 +173,52 @@ class Loop(asyncio.BaseEventLoop):
         for lane in owner.lanes:
             lane.queue.clear()
 
-    def _put(self, handle: Handle) -> None:
-        lane: Lane = handle._context[LANE]  # type: ignore[attr-defined]
+    def _put(self, call: Call) -> None:
+        lane: Lane = call._context[LANE]
         if lane.owner.is_dead:
             return
-        lane.queue.append(handle)
+        lane.queue.append(call)
         if not lane.is_listed:
             lane.is_listed = True
             self._listed.append(lane)
 
-    def _pick(self) -> Lane | None:
-        listed = self._listed
-        while listed:
-            place = int(self._roll() * len(listed)) if len(listed) > 1 else 0
-            lane = listed[place]
-            if lane.queue and not lane.is_held:
-                return lane
-            lane.is_listed = False
-            listed[place] = listed[-1]
-            listed.pop()
-        return None
-
     # Running
 
     def _run_once(self) -> None:
-        self._now += _TICK
-        scheduled: list[TimerHandle] = self._scheduled  # type: ignore[attr-defined]
-        while scheduled:
-            timer = scheduled[0]
-            if timer._cancelled:
-                heapq.heappop(scheduled)
-                self._timer_cancelled_count -= 1  # type: ignore[attr-defined]
-                timer._scheduled = False  # type: ignore[attr-defined]
-            elif timer.when() <= self._now:
-                heapq.heappop(scheduled)
-                timer._scheduled = False  # type: ignore[attr-defined]
-                self._put(timer)
+        """Run until it is told to stop; asyncio would call this once for every callback."""
+        timers, listed, roll = self._timers, self._listed, self._roll
+        while not self._stopping:  # type: ignore[attr-defined]
+            self._now += _TICK
+            while timers and (timers[0][0] <= self._now or timers[0][2]._cancelled):
+                call = heapq.heappop(timers)[2]
+                if not call._cancelled:
+                    self._put(call)
+            while listed:
+                place = int(roll() * len(listed)) if len(listed) > 1 else 0
+                lane = listed[place]
+                if lane.queue and not lane.is_held:
+                    self._run(lane.queue.popleft())
+                    break
+                lane.is_listed = False
+                listed[place] = listed[-1]
+                listed.pop()
             else:
-                break
-        lane = self._pick()
-        if lane is None:
-            if not scheduled:
-                raise Stalled("nothing is ready, and no timer is set")
-            self._now = max(self._now, scheduled[0].when())
-            return
+                if not timers:
+                    raise Stalled("nothing is ready, and no timer is set")
+                self._now = max(self._now, timers[0][0])
+
+    def _run(self, call: Call) -> None:
         self.callbacks += 1
         if self.callbacks > _MOST_CALLBACKS:
-            raise Stalled(f"{_MOST_CALLBACKS} callbacks, and no end: the last one was {lane.queue[0]!r}")
-        handle = lane.queue.popleft()
-        if not handle._cancelled:
-            handle._run()
+            raise Stalled(f"{_MOST_CALLBACKS} callbacks, and no end: the last one was {call._callback!r}")
+        if call._cancelled:
+            return
+        try:
+            call._context.run(call._callback, *call._args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self.call_exception_handler({"message": f"in {call._callback!r}", "exception": error})
 
     def _process_events(self, event_list: Any) -> None:
         """Nothing comes from outside."""
@@ -217,7 +240,7 @@ class Loop(asyncio.BaseEventLoop):
             asyncio._set_running_loop(None)
         self.tasks.clear()
         self._listed.clear()
-        self._scheduled.clear()  # type: ignore[attr-defined]
+        self._timers.clear()
         self._parked.clear()
 
 

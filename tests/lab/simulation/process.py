@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ ERRORS = {
     "full": sqlite3.SQLITE_FULL,
     "io error": sqlite3.SQLITE_IOERR,
 }
+_NEVER = sys.maxsize
 Strike = tuple[int, str]
 """At which statement of the process what happens."""
 
@@ -39,10 +41,12 @@ class Process(Owner):
         self.statements = 0
         self.when_killed: Callable[[], None] = lambda: None
         self.wakes: list[Callable[[], None]] = []
+        self.alert_at = 0  # the statement at which its lines ask what goes wrong
+        self.is_doomed = False  # and they ask after every statement
         self._strikes = sorted(strikes, reverse=True)
-        self._at = self._strikes[-1][0] if self._strikes else 0
         self._after = self._answer = False
         self._busy_left = 0
+        self._watch()
 
     @property
     def session(self) -> str:
@@ -53,17 +57,20 @@ class Process(Owner):
 
     # What its lines tell
 
+    def _watch(self) -> None:
+        self.alert_at = 0 if self._busy_left else self._strikes[-1][0] if self._strikes else _NEVER
+        self.is_doomed = self._after or self._answer
+
     def about_to(self, sql: str, line: Line) -> BaseException | None:
-        """Count a statement; answer what goes wrong instead of it."""
-        self.statements = number = self.statements + 1
+        """Answer what goes wrong instead of this statement; asked from ``alert_at`` on."""
+        error: BaseException | None = None
         if self._busy_left and sql == "begin immediate":
             self._busy_left -= 1
-            return trouble(sqlite3.SQLITE_BUSY, "busy")
-        if not self._at or number < self._at:
-            return None
-        what = self._strikes.pop()[1]
-        self._at = self._strikes[-1][0] if self._strikes else 0
-        return self._strike(what, sql, line)
+            error = trouble(sqlite3.SQLITE_BUSY, "busy")
+        elif self._strikes and self.statements >= self._strikes[-1][0]:
+            error = self._strike(self._strikes.pop()[1], sql, line)
+        self._watch()
+        return error
 
     def _strike(self, what: str, sql: str, line: Line) -> BaseException | None:
         if what == BEFORE:
@@ -95,8 +102,9 @@ class Process(Owner):
 
     def calm(self) -> None:
         """Let nothing more go wrong."""
-        self._strikes, self._at, self._busy_left = [], 0, 0
+        self._strikes, self._busy_left = [], 0
         self._after = self._answer = False
+        self._watch()
 
     # Its end
 

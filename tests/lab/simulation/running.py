@@ -15,7 +15,7 @@ from tests.lab.simulation.disk import Disk, a_disk
 from tests.lab.simulation.script import tell
 from tests.lab.simulation.world import Outcome, World
 
-_COLLECT_EVERY = 50
+_COLLECT_EVERY = 5
 _KEPT = Path(__file__).with_name("seeds.txt")
 
 
@@ -104,15 +104,17 @@ def digests(seeds: Iterable[int]) -> list[str]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Spare the log of a thousand crashes, and the collector that would look through all of them."""
+    """Spare the log of a thousand crashes, and the collector that would look through all there was before them."""
     log = logging.getLogger("redrive")
     level, collects = log.level, gc.isenabled()
     log.setLevel(logging.CRITICAL + 1)
     gc.disable()
+    gc.freeze()
     try:
         yield
     finally:
         log.setLevel(level)
+        gc.unfreeze()
         if collects:
             gc.enable()
         gc.collect()

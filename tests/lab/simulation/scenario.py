@@ -31,9 +31,10 @@ MAX_ATTEMPTS = 3
 RETRY = RetryPolicy(max_attempts=MAX_ATTEMPTS, base_delay=0.2, max_delay=1.0, jitter=0.5)
 LEASE = 2.0
 WORDS = ("fail", "fail", "fatal", "fatal", "dep", "slow", "child", "hold", "break", "late", "deaf", "reserve")
+THROTTLED = "lab.throttled"
 TYPES = (
     "lab.plain", "lab.plain", "lab.timed", "lab.keyed", "lab.keyed", "lab.passing", "lab.stepped", "lab.needy",
-    "lab.hooked", "lab.throttled",
+    "lab.hooked", THROTTLED,
 )  # fmt: skip
 EFFECT = "insert into lab_effect (key, event_id, fence) values (?, ?, ?)"
 NOTE = "insert into lab_note (event_id, kind, attempts) values (?, ?, ?)"
@@ -58,7 +59,7 @@ async def told_retry(retry: Any, tx: Any) -> None:
 @book.handler("lab.passing", on_failed="pass", brake=False)
 @book.handler("lab.needy", needs=("db",))
 @book.handler("lab.hooked", on_dead_letter=told_dead, on_retry=told_retry)
-@book.handler("lab.throttled", concurrency=1)
+@book.handler(THROTTLED, concurrency=1)
 async def work(payload: Any, ctx: Context) -> None:
     word = begin(payload, ctx)
     await before(word)
@@ -152,11 +153,14 @@ async def _have_effect(word: str, payload: Any, ctx: Context) -> None:
         raise ConnectionError("simulated: after the transaction")
 
 
+_FREE = {target: handler for target, handler in book._handlers.items() if target != THROTTLED}
+
+
 def app_of(process: Process) -> Redrive:
     """Make the app of a process: the handlers of the book on a store of its own."""
     app = Redrive(f"sqlite:///{process.world.disk.path}", retry=RETRY, clock=process.clock, migrate=False)
     app._store = SimStore(process)
-    app._handlers = book._handlers
+    app._handlers = book._handlers if process.world.is_throttled else _FREE  # or it would ask for permits in vain
     app._targets = book._targets
     app._circuits = book._circuits
     process.app = app

@@ -21,7 +21,7 @@ from tests.lab.simulation.clock import Wall
 from tests.lab.simulation.disk import Dead, Disk
 from tests.lab.simulation.loop import MAIN, Lane, Loop, Owner, Stalled
 from tests.lab.simulation.process import Process, chance
-from tests.lab.simulation.scenario import LEASE, Intent, app_of, drafted, make_peace, operate, produce
+from tests.lab.simulation.scenario import LEASE, THROTTLED, Intent, app_of, drafted, make_peace, operate, produce
 from tests.lab.simulation.store import LoopHeartbeat
 
 _WAKE_SECONDS = 0.02
@@ -69,10 +69,15 @@ class World:
         self._say = say
         self._living: list[Process] = []
         self._woken: set[Process] = set()
+        self._gone_home: set[str] = set()
         self._root = Owner("world")
         self._seeds = random.Random(seed + 2)
         disk.let_go = self.loop.let_go
         disk.max_lost = self.max_lost
+
+    @property
+    def is_throttled(self) -> bool:
+        return any(intent.type == THROTTLED for intent in self.intents)
 
     # Told by processes
 
@@ -135,10 +140,14 @@ class World:
         self._start("p0", produce)
         self._start("o0", operate)
         until = self.loop.time() + 2.0 + 2.5 * dice.random()
-        while self.loop.time() < until:
+        while self.loop.time() < until and not self._is_over():
             await asyncio.sleep(0.2 + 0.8 * dice.random())
             self._meddle()
         await self._end()
+
+    def _is_over(self) -> bool:
+        """Nobody will ask for anything more, and nothing is left to be done: workers would only look in vain."""
+        return self._gone_home >= {"p0", "o0"} and self._seconds_to_next() is None
 
     def _start(self, name: str, main: Callable[[Process], Any], delay: float = 0.0) -> None:
         if delay:
@@ -174,6 +183,7 @@ class World:
                     self._say(traceback.format_exc())
         else:
             self.note(process, "ended")
+            self._gone_home.add(process.name)
             self._exit(process)
 
     def _exit(self, process: Process) -> None:
@@ -272,7 +282,7 @@ class World:
                 process.worker = worker
                 await worker.drain()
                 self._count(worker)
-                seconds = self._seconds_to_next(process)
+                seconds = self._seconds_to_next()
                 if seconds is None:
                     break
                 await process.clock.sleep(seconds if number < _ROUNDS / 2 else seconds + 5.0)  # for a probe
@@ -280,7 +290,7 @@ class World:
         finally:
             done.set()
 
-    def _seconds_to_next(self, process: Process) -> float | None:
+    def _seconds_to_next(self) -> float | None:
         rows = self.disk.query(
             "select min(due_at) from redrive_outbox where status = 'pending' union all"
             " select 1 from redrive_outbox where status = 'in_flight' or (status = 'blocked' and blocked_on > '')"
