@@ -75,7 +75,9 @@ async def fill_up(url: str, room: int, record: Record) -> None:
                 # as far as it gets: everything has ended, or the disk is full for the worker, too
                 await until(lambda: _ended(worker.tally) >= _alive(said) or _met(logs))
                 record.reached["the worker met it"] += _met(logs)
-                await asyncio.to_thread(limit, app, MANY)  # a handler's transaction may have the pen, and needs the loop
+                await asyncio.to_thread(
+                    limit, app, MANY
+                )  # a handler's transaction may have the pen, and needs the loop
                 for n in range(EVENTS, EVENTS + 3):
                     await publish(app, n, said, record)
                 await until(lambda: _ended(worker.tally) >= _alive(said))
