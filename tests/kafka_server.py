@@ -48,13 +48,17 @@ class KafkaServer:
 
 
 class OwnKafka(KafkaServer):
-    """A broker that can be killed and started again. A second listener wants a user and a password."""
+    """A broker that can be killed and started again. A second listener wants a user and a password.
+
+    A third names another port than its own to whoever asks: somebody may stand there, and pass on what he likes.
+    """
 
     def __init__(self, root: Path, jars: Path, *, warm: bool = False) -> None:
         self._root, self._jars = root, jars
         # Without the second compiler it is up in half the time, and slower ever after.
         self._compiler = [] if warm else ["-XX:TieredStopAtLevel=1"]
         self._port, self._sasl_port, self._controller = free_port(), free_port(), free_port()
+        self.behind_port, self.before_port = free_port(), free_port()
         version = next(jars.glob("kafka_2.13-*.jar")).stem.rpartition("-")[2]  # what the broker says of itself
         super().__init__(f"127.0.0.1:{self._port}", version)
         self._process: subprocess.Popen[bytes] | None = None
@@ -124,16 +128,17 @@ class OwnKafka(KafkaServer):
             raise ServerUnavailable(f"{command[0]} failed: {(result.stderr or result.stdout).strip()[-2000:]}")
 
     def _properties(self) -> str:
-        listeners = f"PLAINTEXT://127.0.0.1:{self._port},SASL_PLAINTEXT://127.0.0.1:{self._sasl_port}"
+        open_ones = f"PLAINTEXT://127.0.0.1:{self._port},SASL_PLAINTEXT://127.0.0.1:{self._sasl_port}"
+        listeners = f"{open_ones},BEHIND://127.0.0.1:{self.behind_port}"
         users = " ".join(f'user_{name}="{password}"' for name, password in USERS.items())
         settings = {
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.voters": f"1@127.0.0.1:{self._controller}",
             "listeners": f"{listeners},CONTROLLER://127.0.0.1:{self._controller}",
-            "advertised.listeners": listeners,
+            "advertised.listeners": f"{open_ones},BEHIND://127.0.0.1:{self.before_port}",
             "listener.security.protocol.map": (
-                "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT"
+                "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,BEHIND:PLAINTEXT,CONTROLLER:PLAINTEXT"
             ),
             "listener.name.sasl_plaintext.sasl.enabled.mechanisms": "PLAIN",
             "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{PLAIN} required {users};",

@@ -153,8 +153,12 @@ async def opened(app: Redrive) -> None:
 
 
 async def work(url: str, ledger: Ledger, options: dict[str, Any]) -> None:
+    """Work in the yard until SIGTERM."""
+    await serve(yard(url, ledger), options)
+
+
+async def serve(app: Redrive, options: dict[str, Any]) -> None:
     """Work until SIGTERM. A worker that cannot begin is started again; one that ends later is a finding."""
-    app = yard(url, ledger)
     over, workers = asyncio.Event(), list[Worker]()
 
     def end() -> None:
@@ -348,8 +352,16 @@ def checkpoint(url: str, _ledger: Ledger, _options: dict[str, Any]) -> None:
         time.sleep(dice.uniform(0.0, 0.01))
 
 
+async def take(url: str, ledger: Ledger, options: dict[str, Any]) -> None:
+    """Take in from a broker until SIGTERM; the drivers are imported by those who need them."""
+    from tests.lab import taker
+
+    await taker.take(url, ledger, options)
+
+
 ROLES: dict[str, Callable[[str, Ledger, dict[str, Any]], Coroutine[Any, Any, None] | None]] = {
     "worker": work,
+    "taker": take,
     "producer": produce,
     "migrate": migrate,
     "checkpoint": checkpoint,

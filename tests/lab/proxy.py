@@ -1,7 +1,8 @@
 """A small TCP proxy on this machine that stands between a worker and its database, and misbehaves when told to.
 
 It runs in a thread of its own. Faults: latency, cutting every connection, cutting after byte n of what goes one way,
-swallowing everything from then on (half open: both ends believe in the other), losing the answer to a COMMIT.
+swallowing everything from then on (half open: both ends believe in the other), ending it for the client while the
+server believes in it, losing the answer to a COMMIT.
 """
 
 from __future__ import annotations
@@ -76,11 +77,20 @@ class Proxy:
         """Keep every connection open, and pass nothing on."""
         self._call(self._swallow_all)
 
+    def abandon_all(self) -> None:
+        """Reset every connection towards the client, and let the server believe in it."""
+        self._call(self._abandon_all)
+
     def refuse(self, *, is_refusing: bool = True) -> None:
         """Accept nobody, and end those who were accepted."""
         self._is_refusing = is_refusing
         if is_refusing:
             self.cut_all()
+
+    @property
+    def living(self) -> int:
+        """How many connections there are that both ends believe in."""
+        return sum(not link.is_abandoned for link in tuple(self._links))
 
     # What the links ask
 
@@ -131,6 +141,10 @@ class Proxy:
         for link in self._links:
             link.is_swallowing = True
 
+    async def _abandon_all(self) -> None:
+        for link in tuple(self._links):
+            link.abandon()
+
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         link = _Link(self, writer)
         link.task = asyncio.current_task()
@@ -149,6 +163,7 @@ class _Link:
 
     def __init__(self, proxy: Proxy, client: asyncio.StreamWriter) -> None:
         self.is_swallowing = False
+        self.is_abandoned = False
         self.has_committed = False
         self.task: asyncio.Task[Any] | None = None
         self._proxy = proxy
@@ -162,6 +177,8 @@ class _Link:
             asyncio.create_task(self._forward("down", from_server, self._client)),
         ]
         await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        if self.is_abandoned:  # what the server says goes nowhere, until it ends by itself or we do
+            await asyncio.wait([ways[1]])
         for way in ways:
             way.cancel()
         await asyncio.gather(*ways, return_exceptions=True)
@@ -187,12 +204,22 @@ class _Link:
     def reset(self) -> None:
         """End it as a broken router does: RST both ways, whatever was on its way is gone."""
         for end in (self._client, self._server):
-            if end is not None and not end.transport.is_closing():
-                own: socket.socket | None = end.get_extra_info("socket")
-                if own is not None:
-                    with suppress(OSError):
-                        own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                end.transport.abort()
+            _reset(end)
+
+    def abandon(self) -> None:
+        """End it for the client alone."""
+        self.is_swallowing = self.is_abandoned = True
+        _reset(self._client)
+
+
+def _reset(end: asyncio.StreamWriter | None) -> None:
+    if end is None or end.transport.is_closing():
+        return
+    own: socket.socket | None = end.get_extra_info("socket")
+    if own is not None:
+        with suppress(OSError):
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    end.transport.abort()
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections import defaultdict
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from redrive import ConfigurationError, Event, EventFilter, Redrive, Rejected, Status
 from redrive.clock import SystemClock
-from redrive.transport.base import Message
+from redrive.transport.base import Message, Received
 from redrive.transport.kafka import Kafka
 from tests.transport.conftest import FAST, Topic
 from tests.worker.conftest import until, working
@@ -247,6 +248,35 @@ async def test_a_worker_that_is_called_off_while_it_fetches_loses_nothing(app: R
             await until(lambda: len(came) >= 100, 30)
 
     assert sorted(came) == list(range(100))
+
+
+@pytest.mark.promise("durable")
+async def test_whoever_fetches_while_an_earlier_fetch_that_was_called_off_goes_on_gets_everything(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await asyncio.to_thread(topic.put, b"1", key=b"same", number=3)
+    member = await Kafka(topic.bootstrap).topic(topic.name, group=f"shop-{topic.name}").subscribe()
+    received, is_reading, may_go_on = member._received, threading.Event(), threading.Event()
+
+    def slowly(record: Any, place: Any) -> Received:
+        if record.offset() == 1:
+            is_reading.set()
+            assert may_go_on.wait(10)
+        return received(record, place)
+
+    monkeypatch.setattr(member, "_received", slowly)
+    first = asyncio.create_task(member.fetch(10, 10.0))
+    await asyncio.to_thread(is_reading.wait, 10)
+    first.cancel()
+    second = asyncio.create_task(member.fetch(10, 10.0))
+    await asyncio.sleep(0)
+    may_go_on.set()
+
+    found = await second
+    while len(found) < 3 and (more := await member.fetch(10, 1.0)):
+        found += more
+    await member.close()
+    assert [each.handle[1] for each in found] == [0, 1, 2]
 
 
 async def test_the_lag_is_known_for_each_partition(topic: Topic) -> None:

@@ -571,10 +571,10 @@ class _Member:
     # Taking
 
     async def fetch(self, limit: int, seconds: float) -> list[Received]:
-        if not self._got:
-            # Kept by the thread, so that nothing is lost when whoever waits here is called off.
-            await self._call(self._gather, limit, seconds)
-            self._broker.stands(self._heard)
+        # Kept by the thread, so that nothing is lost when whoever waits here is called off; and asked always, because
+        # it may still be gathering for somebody who was.
+        await self._call(self._gather, limit, seconds)
+        self._broker.stands(self._heard)
         if self._got:
             taken, self._got = self._got[:limit], self._got[limit:]
             return taken

@@ -6,7 +6,9 @@ reconnecting is off, so that whoever waits for an answer hears at once that none
 
 An intake takes from a durable consumer. By default one process at a time does, and a consumer that was left with
 messages under way is set back to the first of them, so that the order of the stream is kept through crashes on either
-side; what comes twice by that has been seen. ``shared=True`` lets processes share the work, and gives up the order.
+side; what comes twice by that has been seen. A consumer numbers what it delivers: where a number is missing, a message
+went to a connection that is not there any more, and the consumer is set back too. ``shared=True`` lets processes share
+the work, and gives up the order.
 """
 
 import asyncio
@@ -19,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from redrive.clock import Clock, SystemClock
 from redrive.duration import span
@@ -38,7 +40,8 @@ try:
     import nats.js.errors
     from nats.aio.client import Client
     from nats.aio.msg import Msg
-    from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+    from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy, RetentionPolicy
+    from nats.js.manager import JetStreamManager
 except ModuleNotFoundError as error:
     raise MissingDriver(f"NATS needs the driver nats-py ({error}): pip install 'redrive[nats]'") from error
 
@@ -415,24 +418,65 @@ class NatsStream:
     async def subscribe(self) -> "_Pull":
         line = await self.broker.line()
         with self.broker.speaking(f"the consumer {self.durable} of the stream {self.stream}"):
-            await self._prepare(line)
-            pull = _Pull(self, line)
+            info = await self._prepare(line)
+            pull = _Pull(self, line, info.delivered.consumer_seq if info.delivered is not None else 0)
             await pull.open()
         return pull
 
-    async def _prepare(self, line: _Line) -> None:
+    async def _prepare(self, line: _Line) -> ConsumerInfo:
+        """Find the consumer, or make it; set it back where the messages after those under way would come first."""
         manager = line.client.jsm()
-        try:
-            info = await manager.consumer_info(self.stream, self.durable)
-        except nats.js.errors.NotFoundError:
+        info = await self._found(manager, self.durable)
+        if info is None:
+            if (left := await self._found(manager, self._stand_in)) is not None:
+                return await self._put_in_place(manager, left)
             await self._find_stream(line)
-            await manager.add_consumer(self.stream, self._config())
-            return
+            return await manager.add_consumer(self.stream, self._config())
+        if not self.is_exclusive:
+            return info
+        if info.num_ack_pending or info.num_waiting:  # who still waits there is gone, or will not store what it gets
+            return await self._set_back(manager, info)
+        if info.config.deliver_policy == DeliverPolicy.BY_START_SEQUENCE:
+            await self._drop(manager, self._stand_in)  # somebody may have died while setting it back
+        return info
+
+    async def _set_back(self, manager: JetStreamManager, info: ConsumerInfo) -> ConsumerInfo:
+        """Make the consumer anew behind what was acknowledged: all the rest comes again, in order, and to us alone.
+
+        Meanwhile a stand-in keeps the place. Without a consumer a stream kept by interest would drop its messages, and
+        after a crash in between the stream would be read from its start.
+        """
+        retention = (await manager.stream_info(self.stream)).config.retention
+        if retention == RetentionPolicy.WORK_QUEUE:  # it keeps what was not acknowledged, and takes no second consumer
+            await self._drop(manager, self.durable)
+            return await manager.add_consumer(self.stream, info.config)
+        await self._drop(manager, self._stand_in)
         floor = info.ack_floor.stream_seq if info.ack_floor is not None else 0
-        if self.is_exclusive and info.num_ack_pending:
-            # Else the messages after those under way would come first. What was acknowledged is not brought again.
-            await manager.delete_consumer(self.stream, self.durable)
-            await manager.add_consumer(self.stream, self._config(after=floor))
+        start = {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": floor + 1, "opt_start_time": None}
+        named = {"durable_name": self._stand_in, "name": None}
+        stand_in = await manager.add_consumer(self.stream, info.config.evolve(**start, **named))
+        await self._drop(manager, self.durable)
+        return await self._put_in_place(manager, stand_in)
+
+    async def _put_in_place(self, manager: JetStreamManager, stand_in: ConsumerInfo) -> ConsumerInfo:
+        config = stand_in.config.evolve(durable_name=self.durable, name=None)
+        made = await manager.add_consumer(self.stream, config)
+        await self._drop(manager, self._stand_in)
+        return made
+
+    @property
+    def _stand_in(self) -> str:
+        return f"{self.durable}-stand-in"
+
+    async def _found(self, manager: JetStreamManager, durable: str) -> ConsumerInfo | None:
+        found: ConsumerInfo | None = None
+        with suppress(nats.js.errors.NotFoundError):
+            found = await manager.consumer_info(self.stream, durable)
+        return found
+
+    async def _drop(self, manager: JetStreamManager, durable: str) -> None:
+        with suppress(nats.js.errors.NotFoundError):
+            await manager.delete_consumer(self.stream, durable)
 
     async def _find_stream(self, line: _Line) -> None:
         try:
@@ -444,12 +488,11 @@ class NatsStream:
                 ) from error
             await self.broker.declare(line, self.stream, self.subject)
 
-    def _config(self, after: int | None = None) -> ConsumerConfig:
+    def _config(self) -> ConsumerConfig:
         return ConsumerConfig(
             durable_name=self.durable,
             filter_subject=self.subject,
-            deliver_policy=DeliverPolicy.ALL if after is None else DeliverPolicy.BY_START_SEQUENCE,
-            opt_start_seq=None if after is None else after + 1,
+            deliver_policy=DeliverPolicy.ALL,
             ack_policy=AckPolicy.EXPLICIT,
             ack_wait=_ACK_WAIT,
             max_ack_pending=_MOST_UNDER_WAY,
@@ -459,7 +502,7 @@ class NatsStream:
 class _Pull:
     """Asks for messages a few hundred at a time; they come as there are some, and wait here to be fetched."""
 
-    def __init__(self, of: NatsStream, line: _Line) -> None:
+    def __init__(self, of: NatsStream, line: _Line, delivered: int) -> None:
         self._of = of
         self._line = line
         self._inbox = line.client.new_inbox()
@@ -467,6 +510,7 @@ class _Pull:
         self._subscription: Any = None
         self._got: list[Received] = []
         self._owed = 0
+        self._delivered = delivered  # how many deliveries the consumer has made, as far as we know
         self._news = asyncio.Event()
         self._error: Exception | None = None
 
@@ -486,10 +530,10 @@ class _Pull:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(seconds):
                         await self._news.wait()
+        if self._owed <= 0 and 0 < len(self._got) <= limit:
+            await self._ask(limit, waits=seconds > 0)  # they come while these are being stored
         if self._got:
             taken, self._got = self._got[:limit], self._got[limit:]
-            if self._owed <= 0 and not self._got:
-                await self._ask(limit, waits=seconds > 0)  # they come while these are being stored
             return taken
         if self._error is not None:
             raise self._error
@@ -503,13 +547,26 @@ class _Pull:
             await self._line.client.publish(self._next, json.dumps(asked).encode(), reply=self._inbox)
 
     async def _arrived(self, message: Msg) -> None:
+        if self._error is not None:  # what came before it was dropped, and will come again first
+            return
         status = message.headers.get(_STATUS) if message.headers and not message.reply else None
         if status is not None and not message.data:
             self._ended(status, str((message.headers or {}).get("Description", "")))
         else:
             self._owed -= 1
-            self._got.append(self._received(message))
+            self._take(message)
         self._news.set()
+
+    def _take(self, message: Msg) -> None:
+        place = _place(message.reply)
+        if self._of.is_exclusive and place.delivery not in {0, self._delivered + 1}:
+            of = self._of
+            self.fail(DependencyUnavailable(
+                of.broker.name, f"the consumer {of.durable} has delivered to somebody else too: it will be set back "
+                "(another service needs a durable of its own, or shared=True)"))  # fmt: skip
+            return
+        self._delivered = place.delivery
+        self._got.append(self._received(message, place))
 
     def _ended(self, status: str, said: str) -> None:
         """Hear that nothing more comes of what was asked for: there is no more, time is over, or something is wrong."""
@@ -522,15 +579,14 @@ class _Pull:
         self._got.clear()  # not acknowledged: it will come again, in order
         self._news.set()
 
-    def _received(self, message: Msg) -> Received:
-        sequence, at = _place(message.reply)
+    def _received(self, message: Msg, place: "_Place") -> Received:
         headers = tuple((name, str(value).encode()) for name, value in (message.headers or {}).items())
         message_id = (message.headers or {}).get(_ID, "")
         return Received(
             Message(message.subject, message.data, headers, None, str(message_id)),
-            f"{self._of.stream}:{sequence}",
+            f"{self._of.stream}:{place.sequence}",
             f"{self._of.broker.name}:{self._of.stream}",
-            at,
+            place.at,
             message.reply,
         )
 
@@ -556,14 +612,23 @@ class _Pull:
                 await self._subscription.unsubscribe()
 
 
-def _place(reply: str) -> tuple[int, datetime | None]:
-    """Read the sequence and the time of a message off the subject of its acknowledgement."""
+class _Place(NamedTuple):
+    """Where a message stands in its stream, the number of its delivery by the consumer, and when it was sent."""
+
+    sequence: int = 0
+    delivery: int = 0
+    at: datetime | None = None
+
+
+def _place(reply: str) -> _Place:
+    """Read it off the subject of the message's acknowledgement."""
     parts = reply.split(".")
     at = 5 if len(parts) <= 9 else 7  # noqa: PLR2004 - newer servers name domain and account before the stream
     try:
-        return int(parts[at]), datetime.fromtimestamp(int(parts[at + 2]) / 1e9, UTC)
+        sent = datetime.fromtimestamp(int(parts[at + 2]) / 1e9, UTC)
+        return _Place(int(parts[at]), int(parts[at + 1]), sent)
     except (IndexError, ValueError, OverflowError):
-        return 0, None
+        return _Place()
 
 
 def _error_in(data: bytes) -> dict[str, Any] | None:
