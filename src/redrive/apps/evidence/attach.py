@@ -101,6 +101,7 @@ def gate_of(desk: Desk) -> Gate:
 
     async def let_through(passages: Sequence[Passage]) -> list[list[Artifact]]:
         async with desk.app.transaction() as tx:
+            await desk.tables.by_index(tx)
             found = await through(desk, tx, passages)
         return [found[each.row_id] for each in passages]
 
@@ -121,8 +122,8 @@ async def through(desk: Desk, tx: Work, passages: Sequence[Passage]) -> dict[str
     marks = [{"row_id": each.row_id, "event_id": each.event_id} for each in passages if wanted[each.row_id]]
     if marks:
         await tables.do(tx, "mark", json.dumps(marks), now)
-    if any(each.attempt_count for artifacts in wanted.values() for each in artifacts):
-        await tables.do(tx, "retrying", jobs, rows, now)
+    if again := [each.id for artifacts in wanted.values() for each in artifacts if each.attempt_count]:
+        await tables.do(tx, "retrying", tables.ids(again), now)
     return wanted
 
 
@@ -145,6 +146,7 @@ def settle_of(desk: Desk) -> Settle:
 
     async def settle(ends: Sequence[Ended]) -> list[Answers]:
         async with desk.app.transaction() as tx:
+            await desk.tables.by_index(tx)
             return await _settle(desk, tx, ends)
 
     return Gather(settle, most=_AT_ONCE)

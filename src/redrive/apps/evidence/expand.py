@@ -43,6 +43,7 @@ async def _expand(desk: Desk, job_id: str, ctx: Context) -> None:
         return
     for start in range(0, len(lines), _AT_ONCE):
         async with desk.app.transaction() as tx:
+            await desk.tables.by_index(tx)
             await _write(desk, tx, job_id, lines[start : start + _AT_ONCE], desk.app.clock.now())
     files = sum(len(line.files) for line in lines)
     async with ctx.transaction() as tx:
