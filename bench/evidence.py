@@ -147,9 +147,7 @@ async def measure(arguments: argparse.Namespace, url: str, folder: Path) -> None
     report(arguments, marks, spent, str(job[13]))
 
 
-def report(
-    arguments: argparse.Namespace, marks: dict[str, float], spent: dict[str, float], summary: str
-) -> None:
+def report(arguments: argparse.Namespace, marks: dict[str, float], spent: dict[str, float], summary: str) -> None:
     """Print what came out."""
     artifacts = arguments.artifacts
     print(f"{artifacts:,} artifacts, {arguments.a_row} a row, {arguments.processes} workers, {arguments.store}")

@@ -17,7 +17,7 @@ import aiohttp
 from redrive import DependencyUnavailable
 from redrive.apps.evidence.settings import Settings
 from redrive.apps.evidence.shelf import Content
-from redrive.apps.evidence.wire import Broken, Unreachable, Wire
+from redrive.apps.wire import Broken, Unreachable, Wire
 
 DEPENDENCY: Final = "case-api"
 NETWORK: Final = frozenset(("ATTACHMENT_API_TIMEOUT", "503", "NETWORK_TIMEOUT"))

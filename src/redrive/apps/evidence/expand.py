@@ -19,7 +19,7 @@ from uuid import UUID, uuid5
 from redrive import Context, Work
 from redrive.apps.evidence.desk import ATTACH, LOOK, RECEIVED, REFUSED, ArtifactResult, Desk
 from redrive.apps.evidence.tables import plain
-from redrive.apps.evidence.unpack import BadUpload, Line, unpack
+from redrive.apps.evidence.unpack import BadUpload, File, Line, unpack
 
 _AT_ONCE: Final = 200
 
@@ -85,7 +85,8 @@ async def _refuse(desk: Desk, job_id: str, bad: BadUpload, ctx: Context) -> None
 
 async def _write(desk: Desk, tx: Work, job_id: str, lines: Sequence[Line], now: datetime) -> None:
     """Write some rows that are not there yet, with their artifacts, their requests, and results of unusable files."""
-    by_id = {str(uuid5(UUID(job_id), str(line.line))): line for line in lines}
+    job = UUID(job_id)
+    by_id = {str(uuid5(job, str(line.line))): line for line in lines}
     rows = [
         {"id": row_id, "line": line.line, "case_id": line.case_id, "error_code": line.error_code,
          "error_message": line.error_message}
@@ -97,7 +98,8 @@ async def _write(desk: Desk, tx: Work, job_id: str, lines: Sequence[Line], now: 
     for row_id, line in by_id.items():
         if row_id not in new or not line.files:
             continue
-        made = [_artifact(row_id, line, place) for place in range(len(line.files))]
+        row = UUID(row_id)
+        made = [_artifact(row, line.case_id, file) for file in line.files]
         artifacts += made
         if not all(each["error_code"] for each in made):
             assert line.case_id is not None
@@ -113,10 +115,9 @@ async def _write(desk: Desk, tx: Work, job_id: str, lines: Sequence[Line], now: 
         desk.counts.ended(0, each["error_code"], permanent=True)
 
 
-def _artifact(row_id: str, line: Line, place: int) -> dict[str, Any]:
-    file = line.files[place]
+def _artifact(row_id: UUID, case_id: str | None, file: File) -> dict[str, Any]:
     return {
-        "id": str(uuid5(UUID(row_id), file.name)), "row_id": row_id, "case_id": line.case_id, "file_name": file.name,
+        "id": str(uuid5(row_id, file.name)), "row_id": str(row_id), "case_id": case_id, "file_name": file.name,
         "file_type": file.type, "file_size_bytes": file.size, "s3_key": file.key, "error_code": file.error_code,
         "error_message": file.error_message,
     }  # fmt: skip

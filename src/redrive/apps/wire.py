@@ -1,7 +1,7 @@
 """Wire: calls to one HTTP/1.1 server over connections that are kept and used again.
 
-As little as an API with small answers needs: a call costs a third of what it does with a client for everything, and
-calls are half of this app's work. The parser is llhttp; what the answer says beyond the first few hundred bytes is
+As little as an API with small answers needs: a call takes a quarter of the time that aiohttp takes for it, and calls
+were half of what the evidence app did. The parser is llhttp; what an answer says beyond its first few hundred bytes is
 dropped. Nothing is sent twice: whoever calls knows whether that is safe. Redirects are not followed, so that no body
 and no token ends up at an address that nobody configured.
 """
@@ -39,7 +39,8 @@ class Wire:
 
     def __init__(self, url: str, headers: Mapping[str, str], *, connections: int, seconds: float) -> None:
         parts = urlsplit(url)
-        self._host, self._path = parts.hostname or "", quote(parts.path, safe="/%:@!$&'()*+,;=~")
+        self._host = parts.hostname or ""
+        self._path = quote(parts.path + ("?" + parts.query if parts.query else ""), safe="/%:@!$&'()*+,;=~?")
         self._ssl = ssl.create_default_context() if parts.scheme == "https" else None
         self._port = parts.port or (443 if self._ssl else 80)
         host = parts.netloc.rpartition("@")[2]
@@ -59,7 +60,7 @@ class Wire:
             length = f"Content-Length: {len(body)}\r\n" if body or method != "GET" else ""
         else:
             length = "Transfer-Encoding: chunked\r\n"
-        head = f"{method} {self._path}{path} HTTP/1.1\r\n{self._always}{_lines(headers)}{length}\r\n".encode("latin-1")
+        head = f"{method} {self._path + path or '/'} HTTP/1.1\r\n{self._always}{_lines(headers)}{length}\r\n".encode()
         async with asyncio.timeout(self._seconds), self._free:
             connection = self._taken() or await self._connected()
             try:
@@ -129,7 +130,8 @@ class _Connection(asyncio.Protocol):
     async def call(self, head: bytes, body: Body) -> tuple[int, bytes]:
         """Send a request and wait for the answer."""
         assert self._transport is not None
-        answer = self._answer = self._loop.create_future()
+        answer: asyncio.Future[tuple[int, bytes]] = self._loop.create_future()
+        self._answer = answer
         if isinstance(body, bytes):
             self._transport.write(head + body)
             return await answer
