@@ -173,6 +173,6 @@ if __name__ == "__main__":
     parser.add_argument("--artifacts", type=int, default=100_000)
     parser.add_argument("--a-row", type=int, default=10)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--concurrency", type=int, default=50)
+    parser.add_argument("--concurrency", type=int, default=400)
     parser.add_argument("--folder", type=Path, default=None)
     asyncio.run(main(parser.parse_args()))

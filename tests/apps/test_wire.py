@@ -148,6 +148,19 @@ async def test_an_answer_that_comes_too_late_is_given_to_nobody_else() -> None:
         assert await wire("POST", "/quick", {}, b"hello") == (200, b"ok")
 
 
+async def test_the_limit_of_a_call_begins_with_its_turn() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await request(reader)
+            await asyncio.sleep(0.4)
+            writer.write(OK)
+
+    async with server(talk) as url, wire_to(url, connections=1, seconds=1.0) as wire:
+        answers = await asyncio.gather(*(wire("GET", "/x", {}) for _ in range(3)))
+
+    assert answers == [(200, b"ok")] * 3
+
+
 async def test_an_answer_that_nobody_asked_for_ends_its_connection() -> None:
     async with server(answering(OK + OK)) as url, wire_to(url, connections=1) as wire:
         assert await wire("GET", "/x", {}) == (200, b"ok")

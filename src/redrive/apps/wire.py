@@ -55,13 +55,16 @@ class Wire:
         self._idle: list[_Connection] = []
 
     async def __call__(self, method: str, path: str, headers: Mapping[str, str], body: Body = b"") -> tuple[int, bytes]:
-        """Call once. ``TimeoutError``: there is no answer within the limit; ``Unreachable``, ``Broken``: see there."""
+        """Call once. ``TimeoutError``: there is no answer within the limit; ``Unreachable``, ``Broken``: see there.
+
+        The limit begins when it is this call's turn: to wait for a connection is no silence of the other side.
+        """
         if isinstance(body, bytes):
             length = f"Content-Length: {len(body)}\r\n" if body or method != "GET" else ""
         else:
             length = "Transfer-Encoding: chunked\r\n"
         head = f"{method} {self._path + path or '/'} HTTP/1.1\r\n{self._always}{_lines(headers)}{length}\r\n".encode()
-        async with asyncio.timeout(self._seconds), self._free:
+        async with self._free, asyncio.timeout(self._seconds):
             connection = self._taken() or await self._connected()
             try:
                 answer = await connection.call(head, body)
