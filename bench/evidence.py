@@ -42,6 +42,34 @@ def archive(artifacts: int, a_row: int) -> bytes:
     return sink.getvalue()
 
 
+def _stat(pid: str | int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(") ")[2].split()
+    except (FileNotFoundError, ProcessLookupError):  # it has ended
+        return []
+
+
+def cpu_seconds(*pids: int) -> float:
+    """Sum what processes of Linux, and children of theirs that have ended, have spent."""
+    return sum(sum(map(int, _stat(pid)[11:15])) for pid in pids) / os.sysconf("SC_CLK_TCK")
+
+
+def family(pid: int) -> list[int]:
+    """Name a process and its children."""
+    others = [int(each.name) for each in Path("/proc").iterdir() if each.name.isdecimal()]
+    return [pid, *(other for other in others if _stat(other)[1:2] == [str(pid)])]
+
+
+async def postmaster(desk: Desk) -> int | None:
+    """Find the database's first process; ``None`` when there is none on this machine."""
+    if desk.app.dialect != "postgres":
+        return None
+    async with desk.app.transaction() as tx:
+        ((backend,),) = await tx.fetch("select pg_backend_pid()")
+    found = _stat(backend)
+    return int(found[1]) if found else None
+
+
 async def upload(desk: Desk, data: bytes) -> str:
     """Do what the upload does."""
     job_id = str(uuid4())
@@ -95,12 +123,18 @@ async def measure(arguments: argparse.Namespace, url: str, folder: Path) -> None
         pass
     async with desk.app:
         job_id = await upload(desk, archive(arguments.artifacts, arguments.a_row))
+        database = await postmaster(desk)
+        before = 0.0 if database is None else cpu_seconds(*family(database))
         began = time.monotonic()
         workers = [
             started([*WORKER, "-c", str(arguments.concurrency)], **environment) for _ in range(arguments.processes)
         ]
         try:
             marks = await watched(desk, job_id, began)
+            spent = {
+                "workers": cpu_seconds(*(each.pid for each in workers)), "case API": cpu_seconds(server.pid),
+                "database": 0.0 if database is None else cpu_seconds(*family(database)) - before,
+            }  # fmt: skip
         finally:
             for each in [*workers, server]:
                 each.terminate()
@@ -110,16 +144,19 @@ async def measure(arguments: argparse.Namespace, url: str, folder: Path) -> None
             (job,) = await desk.tables.ask(tx, "job", job_id)
     attached = journal.read_text().split()
     assert len(attached) == len(set(attached)) == arguments.artifacts, "each artifact is attached once"
-    report(arguments, marks, str(job[13]))
+    report(arguments, marks, spent, str(job[13]))
 
 
-def report(arguments: argparse.Namespace, marks: dict[str, float], summary: str) -> None:
+def report(arguments: argparse.Namespace, marks: dict[str, float], spent: dict[str, float], summary: str) -> None:
     """Print what came out."""
     artifacts = arguments.artifacts
     print(f"{artifacts:,} artifacts, {arguments.a_row} a row, {arguments.processes} workers, {arguments.store}")
     print(f"  expanded after {marks['expanded']:6.1f} s")
     print(f"  N1 after       {marks['n1']:6.1f} s   {artifacts / marks['n1']:8,.0f} artifacts/s, all of it")
     print(f"  N2 after       {marks['n2']:6.1f} s   {artifacts / marks['n2']:8,.0f} artifacts/s, retries included")
+    each = {part: 1_000 * seconds / artifacts for part, seconds in spent.items()}
+    parts = ", ".join(f"{part} {milliseconds:.3f}" for part, milliseconds in each.items())
+    print(f"  CPU            {sum(each.values()):6.3f} ms an artifact: {parts}")
     print(f"  {summary[:200]}")
 
 
@@ -136,6 +173,6 @@ if __name__ == "__main__":
     parser.add_argument("--artifacts", type=int, default=100_000)
     parser.add_argument("--a-row", type=int, default=10)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--concurrency", type=int, default=50)
+    parser.add_argument("--concurrency", type=int, default=400)
     parser.add_argument("--folder", type=Path, default=None)
     asyncio.run(main(parser.parse_args()))

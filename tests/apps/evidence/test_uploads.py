@@ -32,7 +32,7 @@ def unpacked(data: bytes, folder: Path, limits: Limits = SMALL) -> tuple[list[Li
             body += chunk
         kept[key] = body
 
-    return unpack(path, limits, "p", put), kept
+    return [line for part in unpack(path, limits, "p", put) for line in part], kept
 
 
 def with_link() -> bytes:

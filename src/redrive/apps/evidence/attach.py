@@ -17,14 +17,13 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
-from uuid import UUID
 
 from redrive import Context, DeadLetter, Gather, Work
 from redrive.apps.evidence.cases import ATTACHED, DEPENDENCY, Answer
 from redrive.apps.evidence.desk import ATTACH, RETRY, ArtifactResult, AttachRequest, Desk
 from redrive.apps.evidence.shelf import Content
+from redrive.apps.evidence.tables import plain
 
 _AT_ONCE: Final = 100
 _SAID_LIMIT: Final = 350
@@ -101,6 +100,7 @@ def gate_of(desk: Desk) -> Gate:
 
     async def let_through(passages: Sequence[Passage]) -> list[list[Artifact]]:
         async with desk.app.transaction() as tx:
+            await desk.tables.by_index(tx)
             found = await through(desk, tx, passages)
         return [found[each.row_id] for each in passages]
 
@@ -121,8 +121,8 @@ async def through(desk: Desk, tx: Work, passages: Sequence[Passage]) -> dict[str
     marks = [{"row_id": each.row_id, "event_id": each.event_id} for each in passages if wanted[each.row_id]]
     if marks:
         await tables.do(tx, "mark", json.dumps(marks), now)
-    if any(each.attempt_count for artifacts in wanted.values() for each in artifacts):
-        await tables.do(tx, "retrying", jobs, rows, now)
+    if again := [each.id for artifacts in wanted.values() for each in artifacts if each.attempt_count]:
+        await tables.do(tx, "retrying", tables.ids(again), now)
     return wanted
 
 
@@ -145,6 +145,7 @@ def settle_of(desk: Desk) -> Settle:
 
     async def settle(ends: Sequence[Ended]) -> list[Answers]:
         async with desk.app.transaction() as tx:
+            await desk.tables.by_index(tx)
             return await _settle(desk, tx, ends)
 
     return Gather(settle, most=_AT_ONCE)
@@ -162,9 +163,9 @@ async def _settle(desk: Desk, tx: Work, ends: Sequence[Ended]) -> list[Answers]:
         written |= {str(row[0]) for row in await desk.tables.ask(tx, "outcomes", job_id, json.dumps(outcomes), now)}
         await desk.tables.do(tx, "roll_up_done", job_id, rows, now)
     new = [[(artifact, answer) for artifact, answer in each.answers if artifact.id in written] for each in ends]
-    for each, answers in zip(ends, new, strict=True):
-        results = [_result(each.passage, *pair, now) for pair in answers]
-        await desk.tell(tx, results, causation_id=each.passage.event_id)
+    pairs = [(each.passage, *pair) for each, answers in zip(ends, new, strict=True) for pair in answers]
+    at = plain(now)
+    await desk.tell(tx, [(_result(*pair, at), pair[0].event_id) for pair in pairs])
     return new
 
 
@@ -189,13 +190,13 @@ def _outcome(artifact: Artifact, answer: Answer, policy: Any, dice: float) -> di
     return outcome
 
 
-def _result(passage: Passage, artifact: Artifact, answer: Answer, now: datetime) -> ArtifactResult:
-    return ArtifactResult(
-        file_job_id=UUID(passage.job_id), file_job_row_id=UUID(passage.row_id), case_id=UUID(artifact.case_id),
-        artifact_id=UUID(artifact.id), status="FAILED" if answer.error_code else "ATTACHED",
-        error_code=answer.error_code, error_message=answer.message, attempt_count=artifact.attempt_count + 1,
-        occurred_at=now,
-    )  # fmt: skip
+def _result(passage: Passage, artifact: Artifact, answer: Answer, at: str) -> ArtifactResult:
+    return {
+        "file_job_id": passage.job_id, "file_job_row_id": passage.row_id, "case_id": artifact.case_id,
+        "artifact_id": artifact.id, "status": "FAILED" if answer.error_code else "ATTACHED",
+        "error_code": answer.error_code, "error_message": answer.message,
+        "attempt_count": artifact.attempt_count + 1, "occurred_at": at, "schema_version": 1,
+    }  # fmt: skip
 
 
 async def call_off(desk: Desk, passage: Passage, by: str, reason: str) -> None:

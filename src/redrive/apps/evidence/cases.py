@@ -17,6 +17,7 @@ import aiohttp
 from redrive import DependencyUnavailable
 from redrive.apps.evidence.settings import Settings
 from redrive.apps.evidence.shelf import Content
+from redrive.apps.wire import Broken, Unreachable, Wire
 
 DEPENDENCY: Final = "case-api"
 NETWORK: Final = frozenset(("ATTACHMENT_API_TIMEOUT", "503", "NETWORK_TIMEOUT"))
@@ -30,7 +31,6 @@ _BY_STATUS: Final = {
     410: "CASE_NOT_FOUND", 413: "INVALID_FORMAT", 415: "INVALID_FORMAT", 422: "INVALID_FORMAT", 429: "503",
     500: "500", 502: "503", 503: "503", 504: "ATTACHMENT_API_TIMEOUT",
 }  # fmt: skip
-_SAID_LIMIT: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,9 @@ class Cases:
 
     def __init__(self, settings: Settings) -> None:
         self._url = settings.case_url
-        self._timeout = aiohttp.ClientTimeout(total=settings.case_timeout)
-        self._connections = settings.case_connections
-        self._headers = {"Authorization": f"Bearer {settings.case_token}"} if settings.case_token else {}
-        self._session: aiohttp.ClientSession | None = None
+        self._seconds = settings.case_timeout
+        headers = {"Authorization": f"Bearer {settings.case_token}"} if settings.case_token else {}
+        self._wire = Wire(self._url, headers, connections=settings.case_connections, seconds=self._seconds)
         self._silent = 0
         self._outage_calls = settings.outage_calls
 
@@ -74,58 +73,49 @@ class Cases:
             "Content-Type": type_ or "application/octet-stream",
             "X-File-Name": quote(name),
         }
-        body = content if isinstance(content, bytes) else content()
-        answer = await self._call("POST", f"/cases/{case_id}/attachments", headers=headers, data=body)
-        return answer or ATTACHED
+        return await self._call("POST", f"/cases/{case_id}/attachments", headers, content) or ATTACHED
 
     async def is_attached(self, case_id: str, artifact_id: str) -> Answer | None:
         """Ask whether an artifact is attached: ``ATTACHED``, ``None`` for no, or why that cannot be said."""
-        answer = await self._call("GET", f"/cases/{case_id}/attachments/{artifact_id}", headers={})
+        answer = await self._call("GET", f"/cases/{case_id}/attachments/{artifact_id}", {})
         if answer is None:
             return ATTACHED
         return None if answer.error_code == "CASE_NOT_FOUND" and answer.message == "ATTACHMENT_NOT_FOUND" else answer
 
-    async def _call(self, method: str, path: str, **options: Any) -> Answer | None:
+    async def _call(self, method: str, path: str, headers: dict[str, str], body: Content = b"") -> Answer | None:
         """Call once; ``None`` for success. Counts how many calls in a row had no real answer."""
-        answer = await self._called(method, path, **options)
+        answer = await self._called(method, path, headers, body)
         self._silent = self._silent + 1 if answer is not None and answer.is_silence else 0
         if self._silent >= self._outage_calls:
             raise DependencyUnavailable(DEPENDENCY, f"{self._silent} calls in a row without an answer")
         return answer
 
-    async def _called(self, method: str, path: str, **options: Any) -> Answer | None:
+    async def _called(self, method: str, path: str, headers: dict[str, str], body: Content) -> Answer | None:
         try:
-            async with self._open().request(method, self._url + path, **options) as response:
-                status, said = response.status, await response.content.read(_SAID_LIMIT)
-        except aiohttp.ClientConnectorError as error:
+            status, said = await self._wire(method, path, headers, body)
+        except Unreachable as error:
             raise DependencyUnavailable(DEPENDENCY, f"nobody answers at {self._url}: {error}") from error
         except TimeoutError:
-            return Answer("ATTACHMENT_API_TIMEOUT", f"no answer within {self._timeout.total:g} s")
-        except (aiohttp.ClientError, ConnectionError) as error:
-            return Answer("NETWORK_TIMEOUT", f"the connection broke: {type(error).__name__}")
+            return Answer("ATTACHMENT_API_TIMEOUT", f"no answer within {self._seconds:g} s")
+        except Broken as error:
+            return Answer("NETWORK_TIMEOUT", f"the connection broke: {error}")
         if 200 <= status < 300:  # noqa: PLR2004 - success, in the words of HTTP
             return None
         code = _BY_STATUS.get(status) or ("SYSTEM_ERROR" if status >= 500 else str(status))  # noqa: PLR2004 - as above
         reason = _reason(said)
         return Answer(reason if status == 422 and reason in PERMANENT else code, reason or f"HTTP {status}")  # noqa: PLR2004
 
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None or self._session.closed:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=self._connections), timeout=self._timeout, headers=self._headers,
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )  # fmt: skip
-        return self._session
-
     async def tell(self, url: str, key: str, notice: Any) -> None:
         """Post a notice to somebody; what is no success is raised, and tried again as an event is."""
-        async with self._open().post(url, json=notice, headers={"Idempotency-Key": key}) as response:
+        timeout = aiohttp.ClientTimeout(total=self._seconds)
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.post(url, json=notice, headers={"Idempotency-Key": key}) as response,
+        ):
             response.raise_for_status()
 
     async def close(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        await self._wire.close()
 
 
 def _reason(said: bytes) -> str:

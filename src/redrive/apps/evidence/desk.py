@@ -7,10 +7,10 @@ ZIP ─► receive ─► expand ─► EVIDENCE_ATTACH ─► attach ─┬─�
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypedDict
 from uuid import UUID
 
 from pydantic import BaseModel
@@ -19,7 +19,7 @@ from redrive import Redrive, Work
 from redrive.apps.evidence.cases import Cases
 from redrive.apps.evidence.settings import Settings
 from redrive.apps.evidence.shelf import Shelf
-from redrive.apps.evidence.tables import Tables
+from redrive.apps.evidence.tables import Tables, plain
 
 RECEIVED: Final = "EVIDENCE_FILE_RECEIVED"
 ATTACH: Final = "EVIDENCE_ATTACH"
@@ -60,18 +60,25 @@ class AttachRequest(BaseModel):
     schema_version: Literal[1]
 
 
-class ArtifactResult(BaseModel):
-    """``EVIDENCE_ARTIFACT_RESULT``: how one attempt at one artifact ended."""
+class ArtifactResult(TypedDict):
+    """``EVIDENCE_ARTIFACT_RESULT``: how one attempt at one artifact ended. Plain: there is one for each artifact."""
+
+    file_job_id: str
+    file_job_row_id: str
+    case_id: str
+    artifact_id: str
+    status: Literal["ATTACHED", "FAILED"]
+    error_code: str | None
+    error_message: str | None
+    attempt_count: int
+    occurred_at: str
+    schema_version: Literal[1]
+
+
+class Told(BaseModel):
+    """What of a result makes somebody look whether a notice is due."""
 
     file_job_id: UUID
-    file_job_row_id: UUID
-    case_id: UUID
-    artifact_id: UUID
-    status: Literal["ATTACHED", "FAILED"]
-    error_code: str | None = None
-    error_message: str | None = None
-    attempt_count: int
-    occurred_at: datetime
     schema_version: Literal[1] = 1
 
 
@@ -111,10 +118,11 @@ class Desk:
     ) -> None:
         """Publish one event for each row, with all its artifacts, and note which event that is."""
         drafts: list[Any] = []
+        at = plain(now)
         for row_id, (case_id, artifacts) in rows.items():
             event_id = str(self.app.clock.new_id())
             payload = {
-                "event_id": event_id, "event_type": type_, "occurred_at": now, "file_job_id": job_id,
+                "event_id": event_id, "event_type": type_, "occurred_at": at, "file_job_id": job_id,
                 "file_job_row_id": row_id, "case_id": case_id,
                 "artifacts": [{"artifact_id": each, "s3_key": key} for each, key in artifacts],
                 **({"retry_reason": "AUTOMATED_RETRY"} if type_ == RETRY else {}), "schema_version": 1,
@@ -125,16 +133,13 @@ class Desk:
         links = [{"event_id": str(each.id), "row_id": row_id} for row_id, each in zip(rows, published, strict=True)]
         await self.tables.do(tx, "events_add", job_id, json.dumps(links), type_, now)
 
-    async def tell(self, tx: Work, results: list[ArtifactResult], *, causation_id: str | None = None) -> None:
-        """Publish one result for each artifact that was tried."""
-        about = {} if causation_id is None else {"causation_id": causation_id}
-        drafts: list[Any] = [
-            (
-                RESULT,
-                each,
-                {"subject": f"file_job_artifact/{each.artifact_id}", "correlation_id": str(each.file_job_id), **about},
-            )
-            for each in results
-        ]
+    async def tell(self, tx: Work, results: Sequence[tuple[ArtifactResult, str | None]]) -> None:
+        """Publish one result for each artifact that was tried, and for each say which event was the cause."""
+        drafts: list[Any] = []
+        for result, causation_id in results:
+            about = {"subject": f"file_job_artifact/{result['artifact_id']}", "correlation_id": result["file_job_id"]}
+            if causation_id is not None:
+                about["causation_id"] = causation_id
+            drafts.append((RESULT, result, about))
         if drafts:
             await tx.publish_many(drafts)

@@ -1,15 +1,16 @@
 """Expand: a received ZIP becomes rows, artifacts and one request for each row.
 
-The whole upload is checked and put on the shelf first; only then are rows written, some hundred a transaction, each
-with its request. Ids follow from the job and the line, so that an attempt after a crash goes on where the last one
-stopped. An upload that cannot be used is ``FAILED_VALIDATION`` with its reason.
+The whole upload is checked first. Then files are put on the shelf, and when these are on disk their rows are written,
+some hundred a transaction, each with its request: attaching begins while a thread unpacks the rest. Ids follow from
+the job and the line, so that an attempt after a crash goes on where the last one stopped. An upload that cannot be used
+is ``FAILED_VALIDATION`` with its reason.
 
 Next: ``attach``.
 """
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +18,8 @@ from uuid import UUID, uuid5
 
 from redrive import Context, Work
 from redrive.apps.evidence.desk import ATTACH, LOOK, RECEIVED, REFUSED, ArtifactResult, Desk
-from redrive.apps.evidence.unpack import BadUpload, Line, unpack
+from redrive.apps.evidence.tables import plain
+from redrive.apps.evidence.unpack import BadUpload, File, Line, unpack
 
 _AT_ONCE: Final = 200
 
@@ -37,23 +39,40 @@ async def _expand(desk: Desk, job_id: str, ctx: Context) -> None:
         return
     try:
         async with desk.shelf.local(zip_key) as path:
-            lines = await asyncio.to_thread(_unpacked, desk, path, job_id)
+            lines, files = await _written(desk, path, job_id)
     except BadUpload as bad:
         await _refuse(desk, job_id, bad, ctx)
         return
-    for start in range(0, len(lines), _AT_ONCE):
-        async with desk.app.transaction() as tx:
-            await _write(desk, tx, job_id, lines[start : start + _AT_ONCE], desk.app.clock.now())
-    files = sum(len(line.files) for line in lines)
     async with ctx.transaction() as tx:
-        await desk.tables.ask(tx, "job_expanded", job_id, len(lines), files, desk.app.clock.now())
+        await desk.tables.ask(tx, "job_expanded", job_id, lines, files, desk.app.clock.now())
         await tx.publish(LOOK, {"file_job_id": job_id}, correlation_id=job_id)
 
 
-def _unpacked(desk: Desk, path: Path, job_id: str) -> list[Line]:
-    lines = unpack(path, desk.settings.limits, f"jobs/{job_id}/files", desk.shelf.put)
-    desk.shelf.settle()
-    return lines
+async def _written(desk: Desk, path: Path, job_id: str) -> tuple[int, int]:
+    """Write all lines; a thread unpacks the next ones meanwhile. Return how many lines and files there are."""
+    parts = unpack(path, desk.settings.limits, f"jobs/{job_id}/files", desk.shelf.put)
+    lines = files = 0
+    ahead = asyncio.create_task(asyncio.to_thread(_part, desk, parts))
+    try:
+        while part := await ahead:
+            ahead = asyncio.create_task(asyncio.to_thread(_part, desk, parts))
+            lines += len(part)
+            files += sum(len(line.files) for line in part)
+            for start in range(0, len(part), _AT_ONCE):
+                async with desk.app.transaction() as tx:
+                    await desk.tables.by_index(tx)
+                    await _write(desk, tx, job_id, part[start : start + _AT_ONCE], desk.app.clock.now())
+    finally:
+        await asyncio.wait([ahead])  # a thread cannot be stopped, and the ZIP may be gone after this
+    return lines, files
+
+
+def _part(desk: Desk, parts: Iterator[list[Line]]) -> list[Line]:
+    """Unpack some lines, and have their files on disk."""
+    part = next(parts, [])
+    if part:
+        desk.shelf.settle()
+    return part
 
 
 async def _refuse(desk: Desk, job_id: str, bad: BadUpload, ctx: Context) -> None:
@@ -66,7 +85,8 @@ async def _refuse(desk: Desk, job_id: str, bad: BadUpload, ctx: Context) -> None
 
 async def _write(desk: Desk, tx: Work, job_id: str, lines: Sequence[Line], now: datetime) -> None:
     """Write some rows that are not there yet, with their artifacts, their requests, and results of unusable files."""
-    by_id = {str(uuid5(UUID(job_id), str(line.line))): line for line in lines}
+    job = UUID(job_id)
+    by_id = {str(uuid5(job, str(line.line))): line for line in lines}
     rows = [
         {"id": row_id, "line": line.line, "case_id": line.case_id, "error_code": line.error_code,
          "error_message": line.error_message}
@@ -78,7 +98,8 @@ async def _write(desk: Desk, tx: Work, job_id: str, lines: Sequence[Line], now: 
     for row_id, line in by_id.items():
         if row_id not in new or not line.files:
             continue
-        made = [_artifact(row_id, line, place) for place in range(len(line.files))]
+        row = UUID(row_id)
+        made = [_artifact(row, line.case_id, file) for file in line.files]
         artifacts += made
         if not all(each["error_code"] for each in made):
             assert line.case_id is not None
@@ -89,23 +110,22 @@ async def _write(desk: Desk, tx: Work, job_id: str, lines: Sequence[Line], now: 
     await desk.tables.do(tx, "roll_up", job_id, desk.tables.ids({each["row_id"] for each in artifacts}), now)
     await desk.request(tx, ATTACH, job_id, requests, now)
     unusable = [each for each in artifacts if each["error_code"]]
-    await desk.tell(tx, [_result(job_id, each, now) for each in unusable])
+    await desk.tell(tx, [(_result(job_id, each, plain(now)), None) for each in unusable])
     for each in unusable:
         desk.counts.ended(0, each["error_code"], permanent=True)
 
 
-def _artifact(row_id: str, line: Line, place: int) -> dict[str, Any]:
-    file = line.files[place]
+def _artifact(row_id: UUID, case_id: str | None, file: File) -> dict[str, Any]:
     return {
-        "id": str(uuid5(UUID(row_id), file.name)), "row_id": row_id, "case_id": line.case_id, "file_name": file.name,
+        "id": str(uuid5(row_id, file.name)), "row_id": str(row_id), "case_id": case_id, "file_name": file.name,
         "file_type": file.type, "file_size_bytes": file.size, "s3_key": file.key, "error_code": file.error_code,
         "error_message": file.error_message,
     }  # fmt: skip
 
 
-def _result(job_id: str, artifact: dict[str, Any], now: datetime) -> ArtifactResult:
-    return ArtifactResult(
-        file_job_id=UUID(job_id), file_job_row_id=artifact["row_id"], case_id=artifact["case_id"],
-        artifact_id=artifact["id"], status="FAILED", error_code=artifact["error_code"],
-        error_message=artifact["error_message"], attempt_count=1, occurred_at=now,
-    )  # fmt: skip
+def _result(job_id: str, artifact: dict[str, Any], at: str) -> ArtifactResult:
+    return {
+        "file_job_id": job_id, "file_job_row_id": artifact["row_id"], "case_id": artifact["case_id"],
+        "artifact_id": artifact["id"], "status": "FAILED", "error_code": artifact["error_code"],
+        "error_message": artifact["error_message"], "attempt_count": 1, "occurred_at": at, "schema_version": 1,
+    }  # fmt: skip

@@ -15,7 +15,7 @@ from uuid import UUID
 import structlog
 
 from redrive import Context, Work
-from redrive.apps.evidence.desk import DEADLINE, LOOK, N1, N2, REFUSED, RESULT, ArtifactResult, Desk
+from redrive.apps.evidence.desk import DEADLINE, LOOK, N1, N2, REFUSED, RESULT, Desk, Told
 from redrive.apps.evidence.tables import instant, plain
 
 log = structlog.get_logger("redrive.apps.evidence")
@@ -29,7 +29,7 @@ def register(desk: Desk) -> "Gate":
     gate = Gate(desk)
 
     @desk.app.handler(desk.handled(RESULT), effects="inside")
-    async def told(result: ArtifactResult) -> None:
+    async def told(result: Told) -> None:
         await gate.look(str(result.file_job_id))
 
     @desk.app.handler(LOOK, effects="inside")

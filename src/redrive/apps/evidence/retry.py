@@ -55,6 +55,7 @@ async def _requeue(desk: Desk, lock: Lock, job_id: str) -> int:
     now: datetime = desk.app.clock.now()
     async with desk.app.transaction() as tx:
         await lock.guard(tx.connection)
+        await desk.tables.by_index(tx)
         due = [str(row[0]) for row in await desk.tables.ask(tx, "due_rows", job_id, now, desk.settings.batch_rows)]
         if not due:
             return 0

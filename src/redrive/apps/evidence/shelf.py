@@ -86,10 +86,11 @@ class Folder:
         return await asyncio.to_thread(lambda: [self._read(key) for key in keys])
 
     def _read(self, key: str) -> tuple[int, Content] | None:
-        path = self._root / key
+        path = f"{self._root}/{key}"
         try:
-            size = path.stat().st_size
-            return size, path.read_bytes() if size <= SMALL else lambda: _pieces(path)
+            with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a path takes half as long as the file
+                size = os.fstat(file.fileno()).st_size
+                return size, file.readall() if size <= SMALL else lambda: _pieces(Path(path))
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             return None
 

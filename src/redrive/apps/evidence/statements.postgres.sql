@@ -73,10 +73,11 @@ from json_to_recordset($1::json) as x (row_id uuid, event_id uuid)
 where r.id = x.row_id
 
 -- name: retrying
-update evidence.file_job_artifact set retry_status = 'RETRYING', last_retry_at = $3, updated_at = $3
-where file_job_id = any($1::uuid[]) and file_job_row_id = any($2::uuid[]) and retry_status = 'RETRY_SCHEDULED'
+update evidence.file_job_artifact set retry_status = 'RETRYING', last_retry_at = $2, updated_at = $2
+where id = any($1::uuid[]) and retry_status = 'RETRY_SCHEDULED'
 
--- An outcome is written if nobody has written a later one, and never over an attachment.
+-- An outcome is written if nobody has written a later one, and never over an attachment. (`is not distinct from`: found
+-- by its id; a plan made while the table was small would read all artifacts of the job for each of these)
 -- name: outcomes
 update evidence.file_job_artifact a set
     attachment_status = case when x.error_code is null then 'ATTACHED' else 'FAILED' end,
@@ -91,7 +92,7 @@ update evidence.file_job_artifact a set
 from json_to_recordset($2::json) as x (
     id uuid, attempt_count int, error_code text, error_message text, retry_status text, wait_seconds double precision
 )
-where a.file_job_id = $1 and a.id = x.id and a.attempt_count = x.attempt_count
+where a.file_job_id is not distinct from $1 and a.id = x.id and a.attempt_count = x.attempt_count
     and a.attachment_status <> 'ATTACHED'
 returning a.id
 
@@ -209,7 +210,7 @@ order by min(a.next_retry_at) limit 100
 -- name: due_rows
 select a.file_job_row_id from evidence.file_job_artifact a
 join evidence.file_job_row r on r.id = a.file_job_row_id
-where a.file_job_id = $1 and a.next_retry_at <= $2 and a.retry_status in ('PENDING', 'RETRY_FAILED')
+where a.file_job_id is not distinct from $1 and a.next_retry_at <= $2 and a.retry_status in ('PENDING', 'RETRY_FAILED')
     and a.retry_count < 2 and a.attachment_status <> 'ATTACHED' and a.is_retryable
     and r.evidence_status in ('PARTIALLY_FAILED', 'FAILED')
 group by a.file_job_row_id

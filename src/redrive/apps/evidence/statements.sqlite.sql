@@ -85,8 +85,8 @@ from (select value ->> 'row_id' as row_id, value ->> 'event_id' as event_id from
 where r.id = x.row_id
 
 -- name: retrying
-update file_job_artifact set retry_status = 'RETRYING', last_retry_at = ?3, updated_at = ?3
-where file_job_id in (select value from json_each(?1)) and file_job_row_id in (select value from json_each(?2)) and retry_status = 'RETRY_SCHEDULED'
+update file_job_artifact set retry_status = 'RETRYING', last_retry_at = ?2, updated_at = ?2
+where id in (select value from json_each(?1)) and +retry_status = 'RETRY_SCHEDULED'
 
 -- An outcome is written if nobody has written a later one, and never over an attachment. (+: found by its id, not by its job)
 -- name: outcomes

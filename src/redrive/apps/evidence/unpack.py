@@ -25,6 +25,7 @@ from redrive.apps.evidence.settings import Limits
 
 CHUNK: Final = 262_144
 _RATIO_FLOOR: Final = 16 * 1_048_576  # below this nobody minds how well something packs
+_PART: Final = 5_000  # files between two times at which all of them are on disk
 _LISTED_BYTES: Final = 256  # of the directory, for each entry that may be there
 _ALLOWED: Final = frozenset(
     ("pdf", "png", "jpg", "jpeg", "gif", "tif", "tiff", "txt", "eml", "msg", "doc", "docx", "xls", "xlsx")
@@ -33,7 +34,7 @@ _MAGIC: Final = {"pdf": b"%PDF-", "png": b"\x89PNG", "jpg": b"\xff\xd8", "jpeg":
 _UNSAFE: Final = re.compile(r"^[/\\]|^[A-Za-z]:|(?:^|[/\\])\.\.(?:[/\\]|$)|[\x00-\x1f\x7f\\]")
 _DULL: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _KINDS: Final = {0, 0o100000, 0o040000}  # not said, a file, a folder
-_BROKEN: Final = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError)
+_BROKEN: Final = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, ValueError)
 
 
 class BadUpload(Exception):
@@ -70,12 +71,15 @@ class Line:
     error_message: str | None = None
 
 
-def unpack(path: Path, limits: Limits, prefix: str, put: Callable[[str, IO[bytes]], None]) -> list[Line]:
-    """Check an upload, hand each file that a line names to ``put``, and return the lines."""
+def unpack(path: Path, limits: Limits, prefix: str, put: Callable[[str, IO[bytes]], None]) -> Iterator[list[Line]]:
+    """Check an upload, then hand each file that a line names to ``put``, and give the lines some at a time.
+
+    ``BadUpload`` comes before any line: what is found later is the error of one file.
+    """
     _check_directory(path, limits)
     try:
         with zipfile.ZipFile(path) as archive:
-            return _Upload(archive, path.stat().st_size, limits, prefix, put).lines()
+            yield from _Upload(archive, path.stat().st_size, limits, prefix, put).parts()
     except (zipfile.BadZipFile, struct.error, NotImplementedError) as error:
         raise BadUpload("NOT_A_ZIP", f"the upload is not a ZIP that can be read ({error}): send a .zip file") from error
 
@@ -112,14 +116,22 @@ class _Upload:
         self._entries: dict[str, tuple[int, zipfile.ZipInfo]] = {}
         self._found: dict[str, File] = {}
 
-    def lines(self) -> list[Line]:
+    def parts(self) -> Iterator[list[Line]]:
         self._check_entries()
         lines = [*_lines(self._table(), self._limits)]
         if not lines:
             raise BadUpload("NO_ROWS", "the CSV has a header and no line below it")
+        part: list[Line] = []
+        files = 0
         for line in lines:
             line.files = [self._file(each.name) for each in line.files]
-        return lines
+            part.append(line)
+            files += len(line.files)
+            if files >= _PART:
+                yield part
+                part, files = [], 0
+        if part:
+            yield part
 
     def _check_entries(self) -> None:
         limits, said = self._limits, 0
@@ -141,10 +153,8 @@ class _Upload:
         if len(self._entries) > limits.entries:
             raise BadUpload("TOO_MANY_FILES", f"the ZIP has more than {limits.entries:,} files: split it")
         if said > self._most:
-            self._burst()
-
-    def _burst(self) -> None:
-        raise BadUpload("ZIP_BOMB", f"unpacked, the ZIP is larger than {self._most / 1_048_576:,.0f} MB: split it")
+            most = f"{self._most / 1_048_576:,.0f} MB"
+            raise BadUpload("ZIP_BOMB", f"unpacked, the ZIP is larger than {most}: split it")
 
     # The CSV
 
@@ -163,7 +173,7 @@ class _Upload:
             with self._archive.open(info) as source:
                 for chunk in self._chunks(source, self._limits.csv_bytes):
                     sink.write(chunk)
-        except _TooLarge:
+        except (_TooLarge, _Unfit):
             raise BadUpload("CSV_TOO_LARGE", f"{info.filename} is too large: split the upload") from None
         except (*_BROKEN, NotImplementedError, RuntimeError) as error:
             raise BadUpload("CSV_UNREADABLE", f"{info.filename} cannot be unpacked: {error}") from error
@@ -218,8 +228,8 @@ class _Upload:
         while chunk := source.read(CHUNK):
             size += len(chunk)
             self._read += len(chunk)
-            if self._read > self._most:
-                self._burst()
+            if self._read > self._most:  # not even then: zipfile gives no more of an entry than the directory says
+                raise _Unfit("CORRUPTED_FILE", "there is more in the ZIP than it says")
             if size > most:
                 raise _TooLarge
             yield chunk

@@ -8,7 +8,7 @@ dead letters of its own. The first has the type of the source as its target, so 
 import importlib
 import re
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -30,6 +30,7 @@ from redrive.apps.webhooks.signature import sign
 _FUNCTION: Final = re.compile(r"[\w.]+:[\w.]+")
 _LONGEST_ANSWER: Final = 300
 _FORWARD_SECONDS: Final = 30.0
+_CONNECTIONS: Final = 100  # to one URL
 _AWAY: Final = frozenset({429, 502, 503, 504})
 _LATER: Final = frozenset({408, 409, 425})
 
@@ -132,17 +133,18 @@ def _function(source: Source, said: str) -> Callable[..., Any]:
 
 
 class Forwarder:
-    """The client of all URLs; its connections are kept and used again."""
+    """Sends messages to URLs; the connections are kept and used again."""
 
     def __init__(self, app: Redrive) -> None:
         self._app = app
-        self._aiohttp = _aiohttp()
-        self._session: Any = None
+        self._wires: list[Any] = []
         app.when_closed(self.close)
 
     def to(self, source: Source, url: str) -> Callable[[Any, Context], Awaitable[None]]:
         """Make the handler that sends the messages of a source on, signed anew if it has a secret for that."""
         host = _host(url)
+        wire = _wire(url, source.timeout_seconds or _FORWARD_SECONDS)
+        self._wires.append(wire)
 
         async def send(payload: Any, ctx: Context) -> None:
             body, message_id = body_of(payload, ctx.headers), ctx.subject or ctx.idempotency_key
@@ -154,31 +156,17 @@ class Forwarder:
             }
             if source.sign is not None:
                 headers["webhook-signature"] = sign(source.sign, message_id, at, body)
-            _judge(host, *await self._sent(host, url, body, headers, source.timeout_seconds or _FORWARD_SECONDS))
+            try:
+                status, said = await wire("POST", "", headers, body)
+            except (ConnectionError, TimeoutError) as error:
+                raise DependencyUnavailable(host, f"{type(error).__name__}: {error}") from error
+            _judge(host, status, said[:_LONGEST_ANSWER].decode("utf-8", "replace"))
 
         return send
 
-    async def _sent(
-        self, host: str, url: str, body: bytes, headers: Mapping[str, str], seconds: float
-    ) -> tuple[int, str]:
-        limit = self._aiohttp.ClientTimeout(total=seconds)
-        try:
-            async with self._open().post(
-                url, data=body, headers=headers, timeout=limit, allow_redirects=False
-            ) as answer:
-                return answer.status, (await answer.content.read(_LONGEST_ANSWER)).decode("utf-8", "replace")
-        except (self._aiohttp.ClientError, TimeoutError) as error:
-            raise DependencyUnavailable(host, f"{type(error).__name__}: {error}") from error
-
-    def _open(self) -> Any:
-        if self._session is None:
-            self._session = self._aiohttp.ClientSession(cookie_jar=self._aiohttp.DummyCookieJar())
-        return self._session
-
     async def close(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        for wire in self._wires:
+            await wire.close()
 
 
 def _judge(host: str, status: int, text: str) -> None:
@@ -193,9 +181,9 @@ def _judge(host: str, status: int, text: str) -> None:
     raise HandlerError(told)
 
 
-def _aiohttp() -> Any:
+def _wire(url: str, seconds: float) -> Any:
     try:
-        import aiohttp  # noqa: PLC0415 - only who forwards needs it
+        from redrive.apps.wire import Wire  # noqa: PLC0415 - only who forwards needs it
     except ModuleNotFoundError as error:
-        raise ConfigurationError("forwarding to a URL needs aiohttp: pip install 'redrive[apps]'") from error
-    return aiohttp
+        raise ConfigurationError("forwarding to a URL needs httptools: pip install 'redrive[apps]'") from error
+    return Wire(url, {}, connections=_CONNECTIONS, seconds=seconds)
