@@ -102,16 +102,21 @@ async def _all_delivered(app: Redrive, published: list[UUID]) -> bool:
 
 async def test_wrong_credentials_block_events_and_say_so(app: Redrive, strict_nats: NatsServer) -> None:
     broker = Nats(strict_nats.url, user="shop", password="wrong")
+    app.dependency("nats", probe_after=0.2, probe_cap=0.2)
     app.relay("order.paid", to=broker.subject("orders.paid"))
 
     async with working(app):
         published = [(await app.publish("order.paid", n)).id for n in range(6)]
         await until(lambda: _blocked(app, published, "nats"))
+        # The server hangs up behind its refusal: now and then that is all that is seen, until the next probe.
+        await until(lambda: _says(app, published, "refuses our credentials"))
 
     assert broker.name == "nats"
-    event = await found(app, published[0])
-    assert "refuses our credentials" in str(event.last_error)
-    assert event.attempts == 0
+    assert {(await found(app, each)).attempts for each in published} == {0}
+
+
+async def _says(app: Redrive, published: list[UUID], text: str) -> bool:
+    return any([text in str((await found(app, each)).last_error) for each in published])
 
 
 async def test_a_message_too_large_is_a_dead_letter_with_that_reason(app: Redrive, strict_nats: NatsServer) -> None:
