@@ -245,6 +245,7 @@ def test_the_keyboard_walks_ticks_opens_and_goes(desk: Desk) -> None:
     expect(page.locator("dialog")).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.locator("dialog")).to_be_hidden()
+    page.wait_for_function("document.activeElement === document.body")  # a moment later it has given the focus back
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile(r"/events/[0-9a-f-]{36}$"))
     page.keyboard.press("g")

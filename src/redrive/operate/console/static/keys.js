@@ -60,7 +60,7 @@ export const keys = (toggle) => {
   count();
 
   document.addEventListener("keydown", (event) => {
-    const typing = event.target.closest?.("input:not([type=checkbox]), textarea, select, dialog");
+    const typing = event.target.closest?.("input:not([type=checkbox]), textarea, select, dialog[open]");
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "Escape" && typing && typing.localName === "input") return typing.blur();
     if (typing) return;
@@ -76,7 +76,8 @@ export const keys = (toggle) => {
     if (event.key === "g") {
       going = performance.now();
     } else if (event.key === "Enter") {
-      if (!event.target.closest?.("a, button, summary, input") && open()) event.preventDefault();
+      // A dialog that has just been closed may still have the focus for a moment.
+      if (!event.target.closest?.("a, button, summary, input")?.checkVisibility() && open()) event.preventDefault();
     } else if (Object.hasOwn(verbs, event.key)) {
       event.preventDefault();
       verbs[event.key]();
