@@ -16,9 +16,7 @@ class Log:
     """One call, one event with its facts."""
 
     def __init__(self) -> None:
-        self.before_first: Callable[[], None] | None = (
-            None  # how a program sets its log up when there is something to log
-        )
+        self.before_first: Callable[[], None] | None = None  # sets the log up, once there is something to log
 
     def debug(self, event: str, **facts: Any) -> None:
         self._write(logging.DEBUG, event, facts)

@@ -276,3 +276,21 @@ def _certificate(folder: Path) -> tuple[Path, Path]:
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
     )
     return folder / "certificate.pem", folder / "key.pem"
+
+
+def test_a_wire_that_was_closed_serves_the_next_event_loop() -> None:
+    """An app may be opened again, in another loop: in scripts and tests each ``asyncio.run`` is one."""
+    wires: list[Wire] = []
+
+    async def crowd() -> list[tuple[int, bytes]]:
+        async with server(answering(OK)) as url:
+            wire = Wire(url, {}, connections=1, seconds=5.0)
+            wires.append(wire)
+            if len(wires) > 1:  # the one of the loop before, to the server of this one
+                wire = wires[0]
+                wire._port = int(url.rpartition(":")[2])
+            answers = await asyncio.gather(*(wire("GET", "/", {}) for _ in range(3)))
+            await wire.close()
+            return answers
+
+    assert asyncio.run(crowd()) == asyncio.run(crowd()) == [(200, b"ok")] * 3

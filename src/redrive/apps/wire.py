@@ -50,6 +50,7 @@ class Wire:
             always["Authorization"] = f"Basic {base64.b64encode(secret).decode()}"
         self._always = _lines({**always, **headers})
         self._seconds = seconds
+        self._connections = connections
         self._free = asyncio.Semaphore(connections)
         self._open: set[_Connection] = set()
         self._idle: list[_Connection] = []
@@ -102,6 +103,7 @@ class Wire:
             connection.drop()
         for connection in open_:
             await connection.lost
+        self._free = asyncio.Semaphore(self._connections)  # the next call may come from another event loop
 
 
 def _lines(headers: Mapping[str, str]) -> str:
