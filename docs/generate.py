@@ -24,7 +24,9 @@ from redrive.operate.alerts import rules
 from redrive.operate.auth import ALLOWED, MEANING, Role
 from redrive.operate.metrics import COUNTED, KNOWN
 from redrive.operate.web import api, problems, redrive_asgi
+from redrive.operations import Operations
 from redrive.publish import Options
+from redrive.registry import Registry
 from redrive.store.sql import migrations
 
 _LINE = 100  # what fits on a line of a code block
@@ -358,6 +360,7 @@ COLUMNS = {
     "schema_version.version": "number of the migration",
     "schema_version.name": "its name",
     "schema_version.applied_at": "when it ran",
+    "schema_version.needs": "the migration that code must know to work on this schema",
 }
 
 OPTIONS = {
@@ -731,11 +734,16 @@ def _entry(name: str, thing: type) -> list[str]:
     elif "__init__" in vars(thing) and name not in ("Worker", "Context", "Work"):
         own = "" if thing.__init__.__doc__ is None else _paragraphs(thing.__init__)
         parts += [_code(f"{name}{_signature(thing.__init__)}"), f"{own}\n"]
-    for member, value in vars(thing).items():
-        if not member.startswith("_"):
-            parts += _member(member, value)
+    for member, value in _members(thing).items():
+        parts += _member(member, value)
     parts.append("")
     return parts + (_options() if name == "Redrive" else [])
+
+
+def _members(thing: type) -> dict[str, object]:
+    """Collect what is public of a class; of the app, what it is told, what it does, what it is asked."""
+    parts = (Registry, redrive.Redrive, Operations) if thing is redrive.Redrive else (thing,)
+    return {name: value for part in parts for name, value in vars(part).items() if not name.startswith("_")}
 
 
 def _options() -> list[str]:

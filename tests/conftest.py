@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
 import secrets
 import shutil
+import signal
 import sqlite3
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,12 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from redrive import Redrive
+from redrive.clock import VirtualClock
 from tests import leaks
 from tests.kafka_server import KafkaServer, existing_kafka, running_kafka
 from tests.servers import (
+    EMPTY,
     NatsServer,
     Postgres,
     ServerUnavailable,
@@ -53,6 +58,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[RUN] = Run()
     if config.option.markexpr != "lab":  # its long runs are to meet a real disk
         _work_in_memory()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background by a script: and so are ours
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _work_in_memory() -> None:
@@ -107,23 +114,38 @@ def postgres_server(run: Run) -> Iterator[Postgres]:
                 pytest.fail(f"REDRIVE_REQUIRE_ALL_BACKENDS=1, but {error}", pytrace=False)
             pytest.skip(f"no PostgreSQL: {error}")
         run.backends["PostgreSQL"] = server.version
-        yield server
+        template = f"redrive_test_{secrets.token_hex(6)}"
+        url = stack.enter_context(fresh_database(server, name=template))
+        asyncio.run(_migrated(url))
+        yield replace(server, template=template)
 
 
 @pytest.fixture
-def postgres_url(postgres_server: Postgres) -> Iterator[str]:
+def postgres_url(request: pytest.FixtureRequest, postgres_server: Postgres) -> Iterator[str]:
     """Yield the URL of a fresh database; fail if the test leaves a connection to it open."""
-    with fresh_database(postgres_server) as url:
+    with fresh_database(postgres_server, has_tables=_wants_tables(request)) as url:
         yield url
 
 
+def _wants_tables(request: pytest.FixtureRequest) -> bool:
+    """Tell whether the database comes with our tables: they are copied, which is four times as fast as migrating."""
+    return request.node.get_closest_marker("no_tables") is None
+
+
+async def _migrated(url: str) -> None:
+    async with Redrive(url, clock=VirtualClock(), migrate=True):
+        pass
+
+
 @contextmanager
-def fresh_database(postgres_server: Postgres) -> Iterator[str]:
+def fresh_database(postgres_server: Postgres, *, name: str = "", has_tables: bool = False) -> Iterator[str]:
     """Make a database for the length of a block, for tests that need several."""
-    name = f"redrive_test_{secrets.token_hex(6)}"
+    name = name or f"redrive_test_{secrets.token_hex(6)}"
     identifier = sql.Identifier(name)
+    template = sql.Identifier(postgres_server.template if has_tables else EMPTY)
     with psycopg.connect(postgres_server.url, autocommit=True) as admin:
-        admin.execute(sql.SQL("create database {} template template0").format(identifier))
+        how = sql.SQL(" strategy file_copy" if admin.info.server_version >= 150_000 else "")  # the only one before
+        admin.execute(sql.SQL("create database {} template {}{}").format(identifier, template, how))
     try:
         yield postgres_server.url_of(name)
     finally:
@@ -147,10 +169,20 @@ def _connections_left(admin: psycopg.Connection, database: str) -> list[str]:
         time.sleep(0.02)
 
 
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("template") / "redrive.db"
+    asyncio.run(_migrated(f"sqlite:///{path}"))
+    return path
+
+
 @pytest.fixture
-def sqlite_url(tmp_path: Path, run: Run) -> str:
+def sqlite_url(request: pytest.FixtureRequest, tmp_path: Path, migrated_file: Path, run: Run) -> str:
     run.backends["SQLite"] = sqlite3.sqlite_version
-    return f"sqlite:///{tmp_path / 'redrive.db'}"
+    path = tmp_path / "redrive.db"
+    if _wants_tables(request):
+        shutil.copy(migrated_file, path)
+    return f"sqlite:///{path}"
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

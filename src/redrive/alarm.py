@@ -4,7 +4,6 @@ One structured log line at level error and, when Sentry is set up in this proces
 person needs to start: which event, of what type, from where, for whom, what went wrong, after how many attempts.
 """
 
-import json
 import sys
 from typing import Any
 
@@ -35,7 +34,7 @@ def dead_lettered(row: Row, settlement: Settlement, handler_name: str, mask: Mas
 
 def hidden(row: Row, text: str, mask: Mask) -> str:
     """Hide in a text about an event what is secret in that event."""
-    return mask.text(text, mask.secrets(json.loads(row[PAYLOAD]), json.loads(row[HEADERS])))
+    return mask.about(text, row[PAYLOAD], row[HEADERS])
 
 
 def hook_failed(row: Row, hook: str, what: str, error: Exception, mask: Mask) -> None:

@@ -332,7 +332,7 @@ _BULKY = (bytes, bytearray, list, tuple, dict, set, frozenset, deque)
 
 
 _ENGINE = frozenset(
-    str(Path(__file__).with_name(name)) for name in ("worker.py", "deliver.py", "tracing.py", "child.py")
+    str(Path(__file__).with_name(name)) for name in ("slots.py", "deliver.py", "tracing.py", "child.py")
 )
 
 

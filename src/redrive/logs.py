@@ -30,10 +30,20 @@ class Log:
     def error(self, event: str, **facts: Any) -> None:
         self._write(logging.ERROR, event, facts)
 
+    def is_told(self, level: int) -> bool:
+        """Whether anybody hears of such a line: asked before one that takes time to make."""
+        self.set_up()
+        structlog = _structlog()
+        if structlog is None:
+            return _plain.isEnabledFor(level)
+        bound = structlog.get_logger("redrive").bind()
+        asks = getattr(type(bound), "is_enabled_for", None) or getattr(type(bound), "isEnabledFor", None)
+        return asks is None or bool(asks(bound, level))
+
     def _write(self, level: int, event: str, facts: dict[str, Any]) -> None:
         self.set_up()
-        structlog = sys.modules.get("structlog")  # who has configured it has imported it; we need not, and start sooner
-        if structlog is not None and structlog.is_configured():
+        structlog = _structlog()
+        if structlog is not None:
             getattr(structlog.get_logger("redrive"), logging.getLevelName(level).lower())(event, **facts)
         elif _plain.isEnabledFor(level):
             said = " ".join(f"{name}={value!r}" for name, value in facts.items())
@@ -44,6 +54,11 @@ class Log:
         if self.before_first is not None:
             set_up, self.before_first = self.before_first, None
             set_up()
+
+
+def _structlog() -> Any:
+    structlog = sys.modules.get("structlog")  # who has configured it has imported it; we need not, and start sooner
+    return structlog if structlog is not None and structlog.is_configured() else None
 
 
 log = Log()

@@ -59,7 +59,7 @@ class Mask:
         """Read the names an app was given."""
         if isinstance(names, str):
             raise ConfigurationError(f"mask must be a list of names: mask=['card', 'iban'], not {names!r}")
-        return cls(tuple(names))
+        return DEFAULT if names == DEFAULT_NAMES else cls(tuple(names))  # its pattern takes half of the time of an app
 
     def hides(self, name: str) -> bool:
         """Say whether a field of this name is secret."""
@@ -111,6 +111,10 @@ class Mask:
             text = value if isinstance(value, str) else json.dumps(value)
             if len(text) >= (_SHORTEST if isinstance(value, str) else _SHORTEST_NUMBER):
                 yield text
+
+    def about(self, text: str, *stored: str) -> str:
+        """Hide in a text about an event what is secret in its payload and headers, given as they are stored."""
+        return self.text(text, self.secrets(*map(json.loads, stored)))
 
     def everywhere(self, told: Any, *, secrets: Iterable[str] = ()) -> Any:
         """Hide secret fields, and secrets that any text inside repeats."""

@@ -245,20 +245,17 @@ class Schedules:
         row = await self._find(name)
         if row["paused_at"] is None:
             raise Refused(f"schedule {name!r} is not paused")
-        cadence = _definition(row).cadence
-        await self._act(
-            "schedule-resumed", name, by, reason, {}, "schedule_resume", cadence=cadence, digest=row["digest"]
-        )
+        await self._act("schedule-resumed", name, by, reason, {}, "schedule_resume", of=row, digest=row["digest"])
         return await self.get(name)
 
     async def _act(
         self, kind: str, name: str, by: str, reason: str, facts: Mapping[str, Any], verb: str, *,
-        cadence: Cadence | None = None, **values: Any,
+        of: Mapping[str, Any] | None = None, **values: Any,
     ) -> None:  # fmt: skip
         who, why = _said(by), _said(reason, "reason")
         async with (await self._ready()).transaction() as tx:
-            if cadence is not None:
-                values["next_at"] = cadence.next_after(await _now(tx))
+            if of is not None:
+                values["next_at"] = _definition(of).cadence.next_after(_since(of, await _now(tx)))
             if not await tx.run(verb, name=name, by=who, **values):
                 raise Refused(f"somebody else has changed schedule {name!r} meanwhile: look at it again")
             await tx.note(kind, who, {"reason": why, "schedule": name, **facts})
@@ -425,6 +422,7 @@ async def _write(
 ) -> None:  # fmt: skip
     """Write a definition where it differs from what is there, and note what it was."""
     cadence = definition.cadence
+    next_at = cadence.next_after(_since(was, now))
     written = await tx.run(
         "schedule_write",
         name=definition.name,
@@ -436,7 +434,8 @@ async def _write(
         offset_seconds=cadence.offset_seconds,
         time_zone=cadence.time_zone,
         catch_up=definition.catch_up,
-        next_at=cadence.next_after(now),
+        next_at=next_at,
+        following_at=None if next_at is None else cadence.next_after(next_at),
         digest=definition.digest,
         by=by,
     )
@@ -445,6 +444,12 @@ async def _write(
         await tx.note(
             "schedule-set", by, {**facts, "schedule": definition.name, "was": before, "is": definition.to_json()}
         )
+
+
+def _since(row: Mapping[str, Any] | None, now: datetime) -> datetime:
+    """After which instant to tick: after now, and never again as before, though the clock was set back."""
+    last = None if row is None else _at(row["last_at"])
+    return now if last is None else max(now, last)
 
 
 async def _now(tx: Transaction) -> datetime:

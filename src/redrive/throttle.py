@@ -122,11 +122,14 @@ class Throttles:
         self.news.set()
         return loose
 
-    def arrive(self, row: Row) -> bool:
-        """Take a claimed event that needs a permit; false: it needs none."""
+    def arrive(self, row: Row, *, is_probe: bool = False) -> bool:
+        """Take a claimed event that needs a permit; false: it needs none. A probe is one, and asks no rate for that."""
         if not self._gates or row[TARGET] not in self._gates:
             return False
-        self._gates[row[TARGET]].arrived[row[ID]] = row
+        gate = self._gates[row[TARGET]]
+        if is_probe and gate.throttle.concurrency is None:
+            return False
+        gate.arrived[row[ID]] = row
         self.news.set()
         return True
 
@@ -232,9 +235,9 @@ class Throttles:
             pause = _LOOK_SECONDS if earned or hands <= 0 else gate.throttle.seconds_to_next(free_at, now)
         gate.look_at = self._clock.monotonic() + min(max(pause, _LEAST_PAUSE), _LOOSEN_SECONDS)
 
-    async def loosen(self) -> int:
-        """Let those go who wait for a limit that is no more; say how many."""
-        if self._clock.monotonic() < self._loosen_at:
+    async def loosen(self, *, at_once: bool = False) -> int:
+        """Let those go who wait for a limit that is no more; say how many. Looks now and then, or ``at_once``."""
+        if self._clock.monotonic() < self._loosen_at and not at_once:
             return 0
         gone = 0
         for row in await self._store.ask("waited_for"):

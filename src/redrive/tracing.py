@@ -16,9 +16,11 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
+from redrive.classify import describe
 from redrive.errors import AlreadyHandled, AttemptStopped, LeaseLost
 from redrive.event import NewEvent, Options
-from redrive.store.base import ATTEMPTS, CORRELATION_ID, CYCLE, HEADERS, ID, QUEUE, TARGET, TYPE, Row
+from redrive.mask import DEFAULT, Mask
+from redrive.store.base import ATTEMPTS, CORRELATION_ID, CYCLE, HEADERS, ID, PAYLOAD, QUEUE, TARGET, TYPE, Row
 
 _API: Final = "opentelemetry.trace"
 TRACEPARENT: Final = "traceparent"
@@ -87,7 +89,9 @@ def carried(headers: Mapping[str, str]) -> dict[str, str]:
 # --- being handled ---
 
 
-def traced(call: Callable[..., Awaitable[None]], row_of: Callable[..., Row]) -> Callable[..., Awaitable[None]]:
+def traced(
+    call: Callable[..., Awaitable[None]], row_of: Callable[..., Row], mask: Mask = DEFAULT
+) -> Callable[..., Awaitable[None]]:
     """Wrap what runs a handler, if anybody traces; asked once, when a worker starts."""
     if not is_on():
         return call
@@ -97,7 +101,7 @@ def traced(call: Callable[..., Awaitable[None]], row_of: Callable[..., Row]) -> 
         if _nobody_looks(row):
             await call(*arguments)
             return
-        with _attempt(row):
+        with _attempt(row, mask):
             await call(*arguments)
 
     return with_span
@@ -110,7 +114,7 @@ def _nobody_looks(row: Row) -> bool:
 
 
 @contextmanager
-def _attempt(row: Row) -> Iterator[None]:
+def _attempt(row: Row, mask: Mask) -> Iterator[None]:
     api = _api()
     parent, links = _origin(api, row)
     span = api.get_tracer(_SCOPE).start_span(
@@ -120,13 +124,13 @@ def _attempt(row: Row) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
-            _note(api, span, error)
+            _note(api, span, error, lambda text: mask.about(text, row[PAYLOAD], row[HEADERS]))
             raise
         span.set_attribute("redrive.outcome", "delivered")
 
 
-def _note(api: Any, span: Any, error: BaseException) -> None:
-    """Tell a failure from what only looks like one."""
+def _note(api: Any, span: Any, error: BaseException, hidden: Callable[[str], str]) -> None:
+    """Tell a failure from what only looks like one; what is secret in the event is hidden."""
     if isinstance(error, AlreadyHandled):
         span.set_attribute("redrive.outcome", "delivered")
         return
@@ -134,8 +138,12 @@ def _note(api: Any, span: Any, error: BaseException) -> None:
     outcome = "stopped" if stopped else "lost" if isinstance(error, LeaseLost) else "failed"
     span.set_attribute("redrive.outcome", outcome)
     span.set_attribute("error.type", f"{type(error).__module__}.{type(error).__qualname__}")
-    span.record_exception(error)
-    span.set_status(api.Status(api.StatusCode.ERROR, str(error)[:200]))
+    # Not `span.record_exception`: an exception may have no words, or a million, and a traceback without an end.
+    text = hidden(describe(error))
+    name, _, message = text.partition("\n")[0].partition(": ")
+    noted = {"exception.type": name, "exception.message": message, "exception.stacktrace": text}
+    span.add_event("exception", noted)
+    span.set_status(api.Status(api.StatusCode.ERROR, message[:200]))
 
 
 def _origin(api: Any, row: Row) -> tuple[Any, list[Any]]:

@@ -19,7 +19,8 @@ from redrive import (
 )
 from tests.batch.helpers import Depot, notices
 from tests.stores.helpers import raw
-from tests.worker.conftest import found, until, working
+from tests.waiting import until
+from tests.worker.conftest import found, working
 
 pytestmark = pytest.mark.promise("notices")
 

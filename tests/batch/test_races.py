@@ -18,7 +18,7 @@ from redrive import Batch, BatchClosed, Redrive
 from redrive.store.base import ID, TYPE, Row
 from tests.batch.helpers import Depot, depot_on, notices
 from tests.stores.helpers import Hands, uuid_of
-from tests.worker.conftest import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.promise("notices")
 

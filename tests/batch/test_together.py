@@ -16,7 +16,8 @@ from redrive import Batch, Redrive, Status
 from redrive.testing import Harness
 from tests.batch.crashing import POINTS
 from tests.batch.helpers import depot_on, equip, notices
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 ROOT = Path(__file__).parents[2]
 KILLED = -9

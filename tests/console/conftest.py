@@ -15,6 +15,7 @@ from redrive.operate.auth import Role
 from tests.conftest import REQUIRE_ALL, Run
 from tests.console import browser as chromium
 from tests.console.site import Served, served
+from tests.lab.conftest import record, seed  # noqa: F401 - fixtures: what is tried here counts in the lab
 
 WATCH = """
 document.addEventListener("securitypolicyviolation", (event) =>

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from redrive import Redrive
 from redrive.operate import actions
 from redrive.operate.auth import Role
 from tests.console.conftest import PATIENCE, Desk, orders
+from tests.lab.record import Record
 
 pytestmark = pytest.mark.promise("closed")
 
@@ -97,11 +99,14 @@ def look(page: Page, url: str) -> None:
 
 
 @pytest.mark.req("W10")
-def test_what_strangers_write_is_shown_and_never_obeyed(desk: Desk) -> None:
+def test_what_strangers_write_is_shown_and_never_obeyed(desk: Desk, record: Callable[..., Record]) -> None:
+    run = record("security")
     made = desk.call(fill, desk.app)
     page = desk.sit(role=Role.ADMIN)
 
     for path in places(made):
+        run.cases += 1
+        run.faults["hostile text on a page"] += 1
         look(page, desk.site.url + path)
 
     page.goto(f"{desk.site.url}/events/{made['event']}")

@@ -13,7 +13,7 @@ import pytest
 
 from tests.kafka_server import KafkaServer
 
-pytestmark = pytest.mark.timeout(330)
+pytestmark = [pytest.mark.timeout(330), pytest.mark.no_tables]
 PATIENCE_SECONDS = 300.0  # the longest page takes a minute and a half by itself, and tests run side by side
 
 ROOT = Path(__file__).parent.parent.parent
@@ -30,7 +30,8 @@ ROLES = ("shop_publisher", "shop_worker", "shop_operator")
 def followed(page: Path, folder: Path, *section: str, on_path: str = "", **environment: str) -> None:
     path = os.pathsep.join(filter(None, [str(Path(sys.executable).parent), on_path, os.environ["PATH"]]))
     plain = {name: value for name, value in os.environ.items() if not name.startswith("REDRIVE_")}
-    plain.pop("COLUMNS", None)  # a run that is spread over the cores sets it
+    for name in ("COLUMNS", "PYTEST_ADDOPTS"):  # of this run, not of whoever follows the page
+        plain.pop(name, None)
     plain |= {
         "PATH": path,
         "NO_COLOR": "1",

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,14 +78,6 @@ def ended(process: subprocess.Popen[str], seconds: float = SECONDS) -> Result:
         raise AssertionError(f"did not end within {seconds} s:\n{out}\n{err}") from None
     assert "Traceback" not in err, err
     return Result(process.returncode, out, err)
-
-
-def wait_until(look: Callable[[], Any], seconds: float = SECONDS) -> Any:
-    until = time.monotonic() + seconds
-    while not (seen := look()):
-        assert time.monotonic() < until, "it did not happen"
-        time.sleep(0.05)
-    return seen
 
 
 # --- what is looked at ---

@@ -33,8 +33,9 @@ from redrive.attention import SHOWN, SOURCES
 from redrive.operate import actions, views
 from redrive.store.base import EventFilter, Finished, Session
 from redrive.store.sql import migrations
-from tests.operate.helpers import ended, environment, in_app, redrive, start, wait_until
-from tests.worker.conftest import until, working
+from tests.operate.helpers import ended, environment, in_app, redrive, start
+from tests.waiting import until, wait_until
+from tests.worker.conftest import working
 
 SHOP = """
 import os

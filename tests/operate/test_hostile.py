@@ -102,3 +102,12 @@ def test_a_name_or_reason_that_cannot_be_kept_is_refused_and_nothing_changes(
         result = harmless(redrive(*command, option, text, *other, "-u", sqlite_url))
         assert result.code in (2, 4), (command, result.err)
     assert redrive("audit", "ls", "-o", "json", "-u", sqlite_url).json == before
+
+
+@pytest.mark.parametrize("command", [[], ["events", "ls"], ["audit"], ["schedules", "resume", "nightly"]])
+def test_a_complaint_of_the_parser_shows_what_was_typed_and_not_all_of_it(command: list[str]) -> None:
+    for typed in (EVIL, "--no-such-option" + EVIL, LONG):
+        result = harmless(redrive(*command, "word", typed))
+
+        assert result.code == 2
+        assert 0 < len(result.err) < 5_000

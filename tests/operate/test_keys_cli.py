@@ -80,7 +80,7 @@ def test_what_an_event_of_a_key_waits_for_is_shown(store_url: str) -> None:
     head, behind = asyncio.run(paused())
 
     line = redrive("keys", "show", "order-7", "--target", "t", "-u", store_url).out
-    events = redrive("events", "ls", "-u", store_url).out
+    events = redrive("events", "ls", "-u", store_url, env={"COLUMNS": "120"}).out  # two of one millisecond: long ids
     assert "blocked on hold:t" in line
     assert "waits for hold:t" in events
     assert "in line of order-7" in events

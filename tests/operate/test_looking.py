@@ -185,6 +185,7 @@ def test_dead_letters_can_be_queried_and_exported_whole(seeds: Seeds, empty_fold
     assert redrive("dlq", "export", "--to", "letters.jsonl", "-u", seeds.url).code == 4
 
 
+@pytest.mark.no_tables
 def test_looking_creates_no_file(sqlite_url: str, empty_folder: Path) -> None:
     for command in (
         ["events", "ls"],

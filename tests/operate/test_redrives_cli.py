@@ -16,7 +16,8 @@ import pytest
 
 from redrive import EventFilter, Redrive, Rejected, RetryPolicy, Status
 from redrive.operate.cli.plans import ramp_from, rate_from, share_from
-from tests.operate.helpers import Result, ended, in_app, redrive, start, statuses, wait_until
+from tests.operate.helpers import Result, ended, in_app, redrive, start, statuses
+from tests.waiting import wait_until
 
 UNKNOWN = "00000000-0000-7000-8000-000000000000"
 

@@ -18,6 +18,8 @@ from redrive.operate.doctor import Check, Health, judge_sqlite, problems
 from redrive.store.base import Session
 from tests.operate.helpers import Seeds, in_app, read, redrive
 
+pytestmark = pytest.mark.no_tables
+
 
 def test_the_version_is_told() -> None:
     assert redrive("--version").out == f"redrive {__version__}\n"
@@ -91,6 +93,12 @@ def test_the_printed_sql_does_the_same_without_touching_a_database(sqlite_url: s
     connection.close()
     assert redrive("migrate", "-o", "json", "-u", sqlite_url).json == {"applied": []}
     assert redrive("publish", "order.paid", "{}", "-u", sqlite_url).code == 0
+
+
+def test_sql_is_not_printed_to_who_asks_for_json(sqlite_url: str) -> None:
+    result = redrive("migrate", "--sql", "-o", "json", "-u", sqlite_url)
+
+    assert (result.code, result.out) == (2, "")
 
 
 def test_the_printed_sql_works_on_postgresql_too(postgres_url: str) -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from redrive import Redrive, Status
 from redrive.store.base import Session
-from tests.operate.helpers import ended, environment, in_app, read, redrive, start, statuses, wait_until
+from tests.operate.helpers import ended, environment, in_app, read, redrive, start, statuses
+from tests.waiting import wait_until
 
 APP = """
 import asyncio, os, time
@@ -164,6 +165,7 @@ def test_several_processes_drain_together(sqlite_shop: tuple[Path, str]) -> None
     assert statuses(url) == [Status.DELIVERED] * 4
 
 
+@pytest.mark.no_tables
 def test_up_creates_the_tables_and_works(shop: tuple[Path, str]) -> None:
     folder, url = shop
     process = start("up", "shop:app", cwd=folder, env=environment(SHOP_URL=url))

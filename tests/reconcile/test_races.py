@@ -14,7 +14,8 @@ import pytest
 from redrive import EventFilter, LeaseLost, Redrive, Status, finding
 from tests.reconcile.crashing import KEYS, POINTS, shop
 from tests.reconcile.helpers import Carts
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 ROOT = Path(__file__).parents[2]
 KILLED = -9

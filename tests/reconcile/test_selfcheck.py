@@ -13,7 +13,8 @@ import pytest
 from redrive import Redrive, Rejected, Status, finding, selfcheck
 from redrive.selfcheck import SelfCheck, look, own_checks
 from tests.reconcile.helpers import Carts
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 CHECKS = {check.name: check for check in own_checks()}
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from redrive import Context, Redrive, Rejected, group, redrive
 from redrive.duty import Tick
 from redrive.redrive import Release
-from tests.worker.conftest import until
+from tests.waiting import until
 
 _STATUS_OF = {"delivered": "delivered", "failed_same": "failed", "failed_other": "failed"}
 

@@ -14,7 +14,7 @@ import pytest
 from redrive import Redrive, Refused
 from tests.redrive.crashing import POINTS
 from tests.redrive.helpers import Shop, outbox, sound
-from tests.worker.conftest import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.promise("redrive-safe")
 

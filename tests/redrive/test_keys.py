@@ -8,7 +8,8 @@ from typing import Literal
 import pytest
 
 from redrive import EventFilter, Redrive, Refused, Rejected, Status, redrive
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 
 class Line:

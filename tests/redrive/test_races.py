@@ -15,7 +15,8 @@ import pytest
 from redrive import EventFilter, Redrive, Refused, RetryPolicy, Status, redrive
 from redrive.clock import VirtualClock
 from tests.redrive.helpers import Shop, items, sound
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 pytestmark = pytest.mark.promise("redrive-safe")
 

@@ -11,7 +11,8 @@ from redrive.event import Priority
 from redrive.store.base import TYPE
 from tests.redrive.helpers import Shop, items, outbox, sound
 from tests.stores.helpers import Hands
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 
 async def not_released(app: Redrive, redrive_id: Any) -> set[str]:

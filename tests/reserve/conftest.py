@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
 from redrive import Redrive, Reservation
+from tests.waiting import until
 
 
 @pytest.fixture
 async def app(store_url: str) -> AsyncIterator[Redrive]:
     async with Redrive(store_url, migrate=True) as app:
         yield app
-
-
-async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 15.0) -> None:
-    """Wait until a condition holds; fail loudly when it does not."""
-    end = time.monotonic() + seconds
-    while not await condition():
-        assert time.monotonic() < end, "the condition did not come true in time"
-        await asyncio.sleep(0.01)
 
 
 async def run_out(app: Redrive, resource: str) -> None:

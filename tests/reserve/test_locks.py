@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from redrive import Redrive, ReservationLost, Taken
-from tests.reserve.conftest import until
 from tests.stores.helpers import is_postgres, start_python
+from tests.waiting import until
 
 pytestmark = pytest.mark.promise("one-winner")
 

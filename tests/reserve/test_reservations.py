@@ -17,8 +17,9 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from redrive import ConfigurationError, Context, PayloadRefused, Redrive, Refused, ReservationLost, Taken
 from redrive.clock import VirtualClock
-from tests.reserve.conftest import expired, run_out, until
+from tests.reserve.conftest import expired, run_out
 from tests.stores.helpers import is_postgres, output_of, start_python
+from tests.waiting import until
 
 pytestmark = pytest.mark.promise("one-winner")
 

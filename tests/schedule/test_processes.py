@@ -13,7 +13,7 @@ import pytest
 
 from redrive import EventFilter, Redrive
 from tests.stores.helpers import start_python
-from tests.worker.conftest import until
+from tests.waiting import until
 
 WORK = """
 import asyncio, sys

@@ -11,9 +11,10 @@ import pytest
 import structlog
 
 from redrive import ConfigurationError, Context, PayloadRefused, Priority, Redrive, Refused
+from redrive.cadence import Cadence
 from redrive.clock import VirtualClock
 from redrive.instant import iso
-from redrive.schedule import MOST_MADE_UP
+from redrive.schedule import MOST_MADE_UP, _write
 from tests.schedule.conftest import START, published, ticks, work
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -187,13 +188,19 @@ async def test_years_of_missed_ticks_are_not_walked_through(app: Redrive, clock:
     assert found == [iso(START + timedelta(days=3000) - timedelta(seconds=30))]
 
 
-async def test_a_clock_that_is_set_back_makes_no_tick_twice(app: Redrive, clock: VirtualClock) -> None:
-    app.schedules.add("s", "report.due", every="1m")
+@pytest.mark.parametrize("change", ["none", "set", "resume"])
+async def test_a_clock_that_is_set_back_makes_no_tick_twice(app: Redrive, clock: VirtualClock, change: str) -> None:
+    await app.schedules.set("s", "report.due", every="1m", by="ann", reason="new")
     await work(app)
     clock.advance("1m")
     await work(app)
 
     clock.set(START)  # on SQLite the file's time goes on, on PostgreSQL the clock's is what counts
+    if change == "set":
+        await app.schedules.set("s", "report.due", cron="* * * * *", by="ann", reason="the same, in other words")
+    if change == "resume":
+        await app.schedules.pause("s", by="ann", reason="wait")
+        await app.schedules.resume("s", by="ann", reason="go on")
     for _ in range(3):
         await work(app)
         clock.advance("1m")
@@ -202,6 +209,24 @@ async def test_a_clock_that_is_set_back_makes_no_tick_twice(app: Redrive, clock:
     found = await ticks(app, "s")
     assert found == [iso(NOON + timedelta(minutes=n)) for n in range(1, len(found) + 1)]
     assert len(found) in (3, 4)
+
+
+async def test_a_tick_that_came_while_another_definition_was_written_does_not_come_again(
+    app: Redrive, clock: VirtualClock
+) -> None:
+    """Who writes has read the row and the time before the tick, and is a moment late."""
+    await app.schedules.set("s", "report.due", every="1m", by="ann", reason="new")
+    clock.advance("1m")
+    await work(app)
+    ticked = (await app.schedules.get("s")).last_at
+
+    definition = app.schedules._defined("s", "report.due", None, Cadence.of(every="20s"), "latest", {})
+    async with app.store.transaction() as tx:
+        await _write(tx, definition, None, NOON + timedelta(seconds=59), "ann", {})
+
+    now = await app.schedules.get("s")
+    assert (now.every_seconds, ticked) == (20.0, NOON + timedelta(minutes=1))
+    assert now.next_at == NOON + timedelta(seconds=80)
 
 
 # --- declaring and changing ---

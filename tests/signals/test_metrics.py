@@ -27,9 +27,10 @@ from redrive.counts import MOST_NAMES, OTHER, Counts, Histogram
 from redrive.errors import ConfigurationError
 from redrive.operate.endpoint import address_from, metrics_endpoint
 from redrive.operate.metrics import COUNTED, KNOWN, Collector, metrics_text, written_anew
-from tests.operate.helpers import ended, environment, start, wait_until
+from tests.operate.helpers import ended, environment, start
 from tests.signals.conftest import get
-from tests.worker.conftest import until, working
+from tests.waiting import until, wait_until
+from tests.worker.conftest import working
 
 
 async def told(app: Redrive) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

@@ -12,7 +12,8 @@ from redrive.errors import ConfigurationError
 from redrive.group import describe
 from redrive.notice import NOTICE
 from tests.signals.conftest import Inbox
-from tests.worker.conftest import FAST, until, working
+from tests.waiting import until
+from tests.worker.conftest import FAST, working
 
 
 def titles(inbox: Inbox) -> list[str]:

@@ -15,10 +15,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from redrive import AlreadyHandled, Context, EventFilter, Redrive, RetryPolicy, TerminalHandlerError, tracing
-from tests.signals.spans import context_of, exporter, named, parent_of, said, spans
+from tests.signals.spans import context_of, named, parent_of, said, spans
 from tests.worker.conftest import found
 
-__all__ = ("exporter", "spans")  # fixtures
+__all__ = ("spans",)  # a fixture
 
 ONCE_MORE = RetryPolicy(max_attempts=2, base_delay=0, jitter="none")
 
@@ -89,6 +89,31 @@ async def test_every_attempt_is_a_span_of_its_own_and_a_failure_is_an_error(
     assert said(first)["error.type"] == "builtins.ConnectionResetError"
     assert [event.name for event in first.events] == ["exception"]
     assert second.status.status_code is StatusCode.UNSET
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize("error", [Mute(), KeyError("always the same object"), ValueError("x" * 1_000_000)])
+async def test_an_exception_is_noted_in_few_words_whatever_it_is(
+    app: Redrive, spans: InMemorySpanExporter, error: Exception
+) -> None:
+    @app.handler("order.paid")
+    async def ship(order: dict[str, Any]) -> None:
+        raise error  # each time its traceback grows
+
+    await app.publish_many([("order.paid", {})] * 100)
+    await app.worker().drain()
+
+    spanned = spans.get_finished_spans()
+    assert {said(span)["error.type"] for span in spanned} == {f"{type(error).__module__}.{type(error).__qualname__}"}
+    (noted,) = spanned[-1].events
+    assert noted.attributes is not None
+    assert str(noted.attributes["exception.type"]).endswith(type(error).__name__)
+    assert type(error).__name__ not in str(noted.attributes["exception.message"])
+    assert 100 < len(str(noted.attributes["exception.stacktrace"])) < 10_000
 
 
 async def test_a_replay_begins_a_trace_that_is_linked_to_the_former_one(

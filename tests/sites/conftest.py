@@ -18,7 +18,7 @@ from redrive import Redrive, RetryPolicy
 from redrive.transport.nats import Nats
 from tests.conftest import REQUIRE_ALL, Run, fresh_database
 from tests.servers import NatsServer, ServerUnavailable, free_port, running_nats
-from tests.worker.conftest import until
+from tests.waiting import until
 
 FAST = RetryPolicy(max_attempts=3, base_delay=0.01, max_delay=0.02)
 
@@ -166,7 +166,7 @@ def urls(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, 
         def made(kind: str, name: str) -> str:
             if kind == "sqlite":
                 return f"sqlite:///{tmp_path}/{name}.db"
-            return stack.enter_context(fresh_database(request.getfixturevalue("postgres_server")))
+            return stack.enter_context(fresh_database(request.getfixturevalue("postgres_server"), has_tables=True))
 
         yield made(first, "berlin"), made(second or first, "paris")
 

@@ -22,7 +22,8 @@ from redrive.transport.nats import Nats
 from tests.servers import NatsServer
 from tests.sites.conftest import Site, Sites
 from tests.sites.worker import LEASE, booking
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 Came = dict[str, list[int]]
 

@@ -13,11 +13,12 @@ import psycopg
 import pytest
 
 from redrive import ConfigurationError, Context, Event, Redrive, Refused, RetryPolicy, Status, Step
-from redrive.app import CompensateOn
+from redrive.registry import CompensateOn
 from redrive.store.base import EventFilter
 from redrive.testing import Harness
 from tests.stores.helpers import Hands, failed, found, raw
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 ONCE = RetryPolicy(max_attempts=1)
 FAST = RetryPolicy(max_attempts=3, base_delay=0.01, max_delay=0.02)

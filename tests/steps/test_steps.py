@@ -17,7 +17,8 @@ from redrive import Context, Event, LeaseLost, Limits, Redrive, Refused, RetryPo
 from redrive.steps import Steps, decoder_of
 from redrive.testing import Harness
 from tests.stores.helpers import Hands, found, raw
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 ONCE = RetryPolicy(max_attempts=1)
 FAST = RetryPolicy(max_attempts=5, base_delay=0.01, max_delay=0.02)

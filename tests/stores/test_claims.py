@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from redrive import Priority, Redrive
 from redrive.clock import VirtualClock
-from redrive.store.base import ATTEMPTS, FENCE, LOST_COUNT, PAYLOAD, PRIORITY, QUEUE, TYPE, Finished
+from redrive.store.base import ATTEMPTS, FENCE, LOST_COUNT, PAYLOAD, PRIORITY, QUEUE, SWEPT_STATUS, TYPE, Finished
 from tests.stores.helpers import Hands, failed, found, retried, uuid_of
 
 
@@ -187,7 +187,7 @@ async def test_forget_puts_back_what_is_not_held_and_nothing_else(app: Redrive, 
     await app.publish_many([("t", n) for n in range(6)])
     lost_on_the_way, held, others = await hands.claim(2), await hands.claim(2), await other.claim(2)
 
-    forgotten = await hands.claims.forget([row[0] for row in held])
+    forgotten = await hands.claims.forget([row[0] for row in held], max_lost=5)
     events = {event.id: event for event in await app.events()}
 
     assert forgotten == 2
@@ -205,5 +205,22 @@ async def test_forget_with_empty_hands_puts_back_everything(app: Redrive, hands:
     await app.publish_many([("t", n) for n in range(3)])
     await hands.claim()
 
-    assert await hands.claims.forget([]) == 3
+    assert await hands.claims.forget([], max_lost=5) == 3
     assert len(await hands.claim()) == 3
+
+
+async def test_what_a_sweep_took_over_and_forgot_is_not_run_again_but_swept_again(app: Redrive, hands: Hands) -> None:
+    other = await Hands.begin(app)
+    await app.publish_many([("t", "overtime"), ("t", "killer")])
+    overtime, killer = await hands.claim_one(), await other.claim_one()
+    async with app.store.pulse() as renew:
+        await renew(hands.id, 30.0, [overtime])
+    await app.store.end_session(other.id)
+    taken = await hands.sweep(max_lost=1)
+
+    assert len(taken) == await hands.claims.forget([], max_lost=1) == 2  # the answer to the sweep was lost
+    assert await hands.claim() == []
+    again = {uuid_of(row): (row[SWEPT_STATUS], row[ATTEMPTS], row[LOST_COUNT]) for row in await hands.sweep(max_lost=1)}
+
+    assert again == {uuid_of(overtime): ("in_flight", 1, 0), uuid_of(killer): ("in_flight", 1, 1)}
+    await other.claims.close()

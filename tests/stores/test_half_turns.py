@@ -10,9 +10,10 @@ import pytest
 
 from redrive import Redrive, Rejected, Status, StoreUnavailable
 from redrive.clock import SystemClock
+from redrive.options import WorkerOptions
 from redrive.store.base import Finished
 from redrive.store.postgres import PostgresStore
-from redrive.worker import Worker, WorkerOptions
+from redrive.worker import Worker
 from tests.stores.helpers import Hands, failed, found, refused
 
 pytestmark = pytest.mark.promise("fence")
@@ -70,5 +71,5 @@ async def test_a_worker_lets_go_of_what_a_half_turn_has_settled(postgres_url: st
             await draining
 
         assert (await found(app, published.id)).status is Status.FAILED
-        assert worker._held == {}
+        assert worker._hands.held == {}
         await store.close()

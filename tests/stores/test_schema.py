@@ -13,13 +13,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from redrive import Redrive
+from redrive import Redrive, Status
 from redrive.clock import SystemClock
 from redrive.errors import SchemaMissing, SchemaTooNew
 from redrive.store.sql import migrations
 from tests.stores.helpers import is_postgres, output_of, raw, start_python
 
-pytestmark = pytest.mark.promise("upgrade")
+pytestmark = [pytest.mark.promise("upgrade"), pytest.mark.no_tables]
 
 MIGRATE = """
 import asyncio, sys
@@ -120,18 +120,54 @@ async def test_a_schema_that_is_missing_is_refused_with_what_to_do(store_url: st
     await app.close()
 
 
-async def test_a_schema_newer_than_the_code_is_refused_with_what_to_do(store_url: str) -> None:
+def from_the_future(url: str, *, needs: int) -> None:
+    """Note a migration that this code does not know."""
+    with raw(url) as run:
+        at = "clock_timestamp()" if is_postgres(url) else "0"
+        run(f"insert into {{schema_version}} (version, name, applied_at, needs) values (999, 'x', {at}, {needs})")
+
+
+async def test_a_schema_that_needs_newer_code_is_refused_with_what_to_do(store_url: str) -> None:
     async with Redrive(store_url, migrate=True) as app:
         await app.publish("t")
-    with raw(store_url) as run:
-        at = "clock_timestamp()" if is_postgres(store_url) else "0"
-        run(f"insert into {{schema_version}} (version, name, applied_at) values (999, 'from the future', {at})")
+    from_the_future(store_url, needs=998)
 
     for migrate in (True, False):
         newer = Redrive(store_url, migrate=migrate)
-        with pytest.raises(SchemaTooNew, match=r"version 999, this redrive knows up to .*: upgrade redrive"):
+        with pytest.raises(SchemaTooNew, match=r"version 999, .* knows 998; this one knows up to .*: upgrade redrive"):
             await newer.open()
         await newer.close()
+
+
+async def test_code_goes_on_with_a_newer_schema_that_only_added_something(store_url: str) -> None:
+    """So that the old half of a rolling deployment can be started again."""
+    async with Redrive(store_url, migrate=True):
+        pass
+    from_the_future(store_url, needs=migrations("sqlite")[-1][0])
+
+    for migrate in (True, False):
+        async with Redrive(store_url, migrate=migrate) as app:
+            assert (await app.publish("t")).created
+
+
+async def test_a_worker_stops_when_its_schema_begins_to_need_newer_code(store_url: str) -> None:
+    app = Redrive(store_url, migrate=True)
+    done = asyncio.Event()
+
+    @app.handler("t")
+    async def handle(_payload: None) -> None:
+        done.set()
+
+    async with app:
+        await app.publish("t")
+        running = asyncio.create_task(app.worker(lease="1s").run())
+        await asyncio.wait_for(done.wait(), 10)
+        from_the_future(store_url, needs=999)
+
+        with pytest.raises(SchemaTooNew, match="upgrade redrive"):
+            await asyncio.wait_for(running, 10)
+
+        assert (await app.events())[0].status is Status.DELIVERED
 
 
 async def test_a_migration_that_fails_leaves_nothing_behind(store_url: str) -> None:

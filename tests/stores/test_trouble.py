@@ -259,6 +259,32 @@ async def test_a_cancelled_caller_does_not_disturb_the_others(file: Redrive) -> 
     assert (await file.publish("t")).created
 
 
+async def test_who_finds_nothing_due_does_not_wait_for_those_who_write(file: Redrive, sqlite_url: str) -> None:
+    hands = await Hands.begin(file)
+    await file.publish("t", delay=20)
+    other = sqlite3.connect(path_of(sqlite_url), isolation_level=None)
+    other.execute("begin immediate")
+
+    async with asyncio.timeout(5):
+        claimed, due_in = await hands.claim(), await hands.claims.next_due()
+    other.close()
+
+    assert (claimed, due_in) == ([], 20.0)
+
+
+async def test_a_look_that_fails_is_followed_by_the_job_that_tells_of_it(file: Redrive) -> None:
+    assert isinstance(file.store, SqliteStore)
+    asked: list[str] = []
+
+    def look(connection: sqlite3.Connection, now: int) -> None:
+        asked.append("look")
+        connection.execute("no such sql")
+
+    answer = await file.store.writer.do(lambda connection, now: asked.append("job"), look=look)
+
+    assert (answer, asked) == (None, ["look", "job"])
+
+
 # --- transactions that are given up -----------------------------------------------------------------
 
 
@@ -557,3 +583,16 @@ async def test_a_server_that_falls_silent_costs_an_error_and_not_a_hanging_worke
 def test_an_unknown_url_says_what_is_known(url: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         Redrive(url)
+
+
+# --- names that cannot be -----------------------------------------------------------------------------
+
+
+async def test_a_name_that_no_database_can_hold_is_refused_in_our_words(store_url: str) -> None:
+    async with Redrive(store_url, migrate=True) as app:
+        with pytest.raises(RedriveError):
+            await app.schedules.get("a\0b")
+        with pytest.raises(RedriveError):
+            await app.batches.find("a\0b")
+        with pytest.raises(RedriveError):
+            await app.release_key("a\0b", by="ada", reason="x")

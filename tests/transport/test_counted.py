@@ -8,7 +8,8 @@ from redrive import Redrive
 from redrive.transport.nats import Nats
 from tests.signals.test_metrics import of, told
 from tests.transport.conftest import Stream
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 
 @pytest.mark.req("W10")

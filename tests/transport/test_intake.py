@@ -15,7 +15,8 @@ from redrive.transport.intake import Intake
 from redrive.transport.nats import Nats
 from tests.servers import NatsServer
 from tests.transport.conftest import Stream
-from tests.worker.conftest import found, until, working
+from tests.waiting import until
+from tests.worker.conftest import found, working
 
 STRUCTURED = {"content-type": "application/cloudevents+json"}
 

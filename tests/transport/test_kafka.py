@@ -16,7 +16,8 @@ from redrive.clock import SystemClock
 from redrive.transport.base import Message, Received
 from redrive.transport.kafka import Kafka
 from tests.transport.conftest import FAST, Topic
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 STRUCTURED = (("content-type", b"application/cloudevents+json"),)
 

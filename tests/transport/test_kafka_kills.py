@@ -17,11 +17,12 @@ from redrive.transport.base import Message
 from redrive.transport.kafka import Kafka
 from tests.kafka_server import OwnKafka
 from tests.transport.conftest import FAST, Topic
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 pytestmark = pytest.mark.promise("effect-once")
 
-EVENTS, KEYS, KILLS = 2_000, 50, 3
+EVENTS, KEYS, KILLS = 2_000, 50, 1  # starting a Kafka takes as much as a hundred other tests; the long form kills ten
 
 Came = dict[str, list[int]]
 

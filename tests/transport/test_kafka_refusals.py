@@ -18,7 +18,8 @@ from redrive.transport.kafka import Kafka
 from tests.kafka_server import USERS, OwnKafka
 from tests.servers import free_port
 from tests.transport.conftest import Topic
-from tests.worker.conftest import found, until, working
+from tests.waiting import until
+from tests.worker.conftest import found, working
 
 ADA = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "ada"}
 

@@ -14,7 +14,8 @@ import pytest
 from redrive import Redrive
 from redrive.transport.nats import Nats
 from tests.servers import NatsServer
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 pytestmark = pytest.mark.promise("effect-once")
 

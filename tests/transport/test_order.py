@@ -14,7 +14,7 @@ from redrive.errors import DependencyUnavailable
 from redrive.transport.base import Received, Subscription
 from redrive.transport.nats import Nats, NatsStream, _Pull
 from tests.transport.conftest import Stream
-from tests.worker.conftest import until
+from tests.waiting import until
 
 pytestmark = [pytest.mark.req("W12"), pytest.mark.promise("order")]
 
@@ -50,7 +50,8 @@ async def taken(inlet: NatsStream, last: int) -> list[int]:
         while found[-1] != last:
             subscription = await inlet.subscribe()
             with suppress(DependencyUnavailable):
-                found += await _taken(subscription)
+                while found[-1] != last:
+                    found += await _taken(subscription)
             await subscription.close()
     return found[1:]
 

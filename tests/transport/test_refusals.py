@@ -15,7 +15,8 @@ from redrive.transport.traffic import Standing
 from tests.conftest import Run
 from tests.servers import NatsServer, running_nats
 from tests.transport.conftest import Stream
-from tests.worker.conftest import found, until, working
+from tests.waiting import until
+from tests.worker.conftest import found, working
 
 RULES = """
 max_payload: 4096

@@ -11,7 +11,8 @@ import pytest
 from redrive import EventFilter, Redrive, Refused, Status
 from redrive.transport.nats import Nats
 from tests.transport.conftest import Stream
-from tests.worker.conftest import found, until, working
+from tests.waiting import until
+from tests.worker.conftest import found, working
 
 
 async def test_an_event_is_delivered_when_the_broker_has_acknowledged_it(app: Redrive, stream: Stream) -> None:

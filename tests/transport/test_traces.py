@@ -18,11 +18,12 @@ from redrive.transport.kafka import Kafka
 from redrive.transport.nats import Nats
 from tests.kafka_server import KafkaServer
 from tests.servers import NatsServer
-from tests.signals.spans import context_of, exporter, named, parent_of, said, spans
+from tests.signals.spans import context_of, named, parent_of, said, spans
 from tests.transport.conftest import FAST, Stream, Topic
-from tests.worker.conftest import found, until, working
+from tests.waiting import until
+from tests.worker.conftest import found, working
 
-__all__ = ("exporter", "spans")  # fixtures
+__all__ = ("spans",)  # a fixture
 
 THEIRS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 STATE = "vendor=opaque"

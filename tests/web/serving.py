@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from redrive.operate.web import Server
-from tests.worker.conftest import until
+from tests.waiting import until
 
 
 @asynccontextmanager

@@ -413,3 +413,23 @@ async def test_the_app_is_opened_by_the_first_request(sqlite_url: str) -> None:
     await app.close()
 
     assert {each.status_code for each in answers} == {200}
+
+
+# --- what no database has a place for ---
+
+
+@pytest.mark.promise("closed", "one-semantics")
+async def test_nul_is_refused_wherever_it_comes_in(site: Site) -> None:
+    """PostgreSQL has no place for it, in a name that is asked for neither; SQLite is no different here."""
+    page = {"Accept": "text/html", "Sec-Fetch-Site": "same-origin"}
+    async with site.client(Role.ADMIN) as client:
+        answers = [
+            await client.get("/api/v1/tasks/a%00b"),
+            await client.get("/api/v1/audit?chain=a%00b"),
+            await client.get("/batches/import%00", headers=page),
+            await client.post("/api/v1/keys/skip", json={"key": "a\0b", "reason": "x"}),
+            await client.post("/api/v1/events", json={"type": "a\0b"}),
+            await client.post("/schedules/pause", data={"name": "a\0b", "reason": "x"}, headers=page),
+        ]
+
+    assert [each.status_code for each in answers] == [422] * len(answers)

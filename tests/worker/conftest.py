@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
@@ -41,16 +40,3 @@ async def found(app: Redrive, event_id: UUID) -> Event:
     event = await app.event(event_id)
     assert event is not None
     return event
-
-
-async def until(condition: Callable[[], Awaitable[bool] | bool], seconds: float = 15.0) -> None:
-    """Wait until a condition holds; fail loudly when it does not."""
-    end = time.monotonic() + seconds
-    while True:
-        held = condition()
-        if isinstance(held, Awaitable):
-            held = await held
-        if held:
-            return
-        assert time.monotonic() < end, "the condition did not come true in time"
-        await asyncio.sleep(0.01)

@@ -13,7 +13,8 @@ import pytest
 from redrive import Context, Event, EventFilter, Redrive, Refused, RetryPolicy, Status
 from redrive.errors import AttemptStopped, Cancelled
 from redrive.store.base import Finished, Session
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 pytestmark = pytest.mark.promise("ends-named")
 
@@ -112,7 +113,7 @@ async def test_a_handler_in_a_thread_is_asked_to_stop(app: Redrive) -> None:
 
 @pytest.mark.req("W9", "B4")
 async def test_a_handler_that_does_not_listen_changes_nothing(app: Redrive, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redrive.worker._CANCEL_SECONDS", 0.2)
+    monkeypatch.setattr("redrive.slots._CANCEL_SECONDS", 0.2)
     started, over = asyncio.Event(), asyncio.Event()
 
     @app.handler("deaf")
@@ -130,7 +131,7 @@ async def test_a_handler_that_does_not_listen_changes_nothing(app: Redrive, monk
         await app.cancel(published.id, by="ann", reason="wrong order")
         await until(lambda: worker.tally.left_behind == 1)
         over.set()
-        await until(lambda: not worker._deaf)
+        await until(lambda: not worker._slots._deaf)
 
     assert (worker.tally.cancelled, worker.tally.delivered) == (1, 0)
     assert (await read(app, published.id)).status is Status.CANCELLED
@@ -240,7 +241,7 @@ async def test_of_cancel_success_and_failure_one_answer_stands(app: Redrive) -> 
     async with working(app, concurrency=100) as worker:
         await until(lambda: worker.tally.claimed == 100)
         await asyncio.gather(*(call_off(each.id) for each in published))
-        await until(lambda: not worker._running)
+        await until(lambda: not worker._hands.running)
 
     events = {event.id: event for event in await app.events(EventFilter(limit=200))}
     assert len(answers) == len(events) == 100

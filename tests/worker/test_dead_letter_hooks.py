@@ -16,7 +16,8 @@ import sentry_sdk
 import structlog
 
 from redrive import Context, DeadLetter, EventFilter, Redrive, Rejected, RetryPolicy, Status, Work
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 
 async def test_a_stopping_worker_lets_a_hook_finish(app: Redrive) -> None:

@@ -29,7 +29,8 @@ from redrive import dependency as deps
 from redrive.clock import VirtualClock
 from redrive.dependency import Dependency, State
 from redrive.store.sql import load
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 QUICK = RetryPolicy(max_attempts=3, base_delay=0.01, max_delay=0.02)
 
@@ -54,7 +55,7 @@ async def all_events(app: Redrive) -> list[Event]:
 
 
 async def count(app: Redrive, status: Status) -> int:
-    return len(await app.events(EventFilter(status=status, limit=20_000)))
+    return sum(number for (_, of), number in (await app.store.counts()).items() if of == status)
 
 
 async def kinds(app: Redrive) -> list[str]:

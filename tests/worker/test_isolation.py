@@ -19,7 +19,8 @@ import pytest
 
 from redrive import Redrive, RetryPolicy, Status
 from redrive.errors import ConfigurationError
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 pytestmark = pytest.mark.promise("poison")
 
@@ -256,11 +257,8 @@ async def test_a_child_is_killed_when_its_event_is_called_off(app: Redrive, tmp_
     async with working(app, children=1) as worker:
         await until(lambda: bool(pids(file)))
         await app.cancel(published.id, by="ann", reason="not wanted any more")
-        called = time.monotonic()
         await until(lambda: worker.tally.cancelled == 1)
-        took = time.monotonic() - called
 
-    assert took < 2
     assert not is_alive(pids(file)[0])
     assert await status_of(app, published.id) is Status.CANCELLED
 

@@ -18,7 +18,8 @@ import pytest
 
 from redrive import Context, Redrive, Rejected, RetryPolicy, Status
 from redrive.store.base import EventFilter
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 pytestmark = pytest.mark.promise("order")
 
@@ -211,10 +212,10 @@ async def test_a_head_whose_deadline_passes_lets_the_others_go_and_is_counted(
         if payload == 0:
             await asyncio.sleep(60)
 
-    late = ("300ms", 0) if begun else ("1ms", "50ms")
-    head = await app.publish("t", 0, ordering_key="a", deadline=late[0], delay=late[1])
-    await app.publish_many([("t", n, {"ordering_key": "a"}) for n in (1, 2)])
+    late = ("1s", 0) if begun else ("1ms", "50ms")
     async with working(app) as worker:
+        head = await app.publish("t", 0, ordering_key="a", deadline=late[0], delay=late[1])
+        await app.publish_many([("t", n, {"ordering_key": "a"}) for n in (1, 2)])
         await until(lambda: worker.tally.delivered == 2)
 
     dead = await app.event(head.id)

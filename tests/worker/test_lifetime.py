@@ -9,8 +9,9 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ import pytest
 
 from redrive import Context, EventFilter, Redrive, RetryPolicy, Status, StoreUnavailable
 from redrive.worker import Worker
-from tests.worker.conftest import FAST, until, working
+from tests.stores.helpers import is_postgres, raw
+from tests.waiting import until
+from tests.worker.conftest import FAST, working
 
 pytestmark = pytest.mark.promise("bounded")
 
@@ -89,7 +92,7 @@ async def test_a_handler_in_a_thread_that_does_not_end_is_handed_back_and_cannot
 async def test_a_handler_that_swallows_cancellation_does_not_hold_up_the_stop_for_ever(
     app: Redrive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.worker._CANCEL_SECONDS", 0.2)
+    monkeypatch.setattr("redrive.slots._CANCEL_SECONDS", 0.2)
     over = asyncio.Event()
 
     @app.handler("deaf")
@@ -195,12 +198,13 @@ async def test_a_blocked_event_loop_does_not_lose_its_leases(app: Redrive) -> No
     assert (event.status, event.lost_count, event.fence) == (Status.DELIVERED, 0, 1)
 
 
-async def test_a_last_chance_is_taken_alone(app: Redrive) -> None:
+@pytest.mark.parametrize("limit", [None, 8])
+async def test_a_last_chance_is_taken_alone(app: Redrive, limit: int | None) -> None:
     """An event that may be what kills workers runs with nothing beside it, so that nothing else is lost with it."""
     together: list[tuple[str, int]] = []
     running = 0
 
-    @app.handler("work")
+    @app.handler("work", concurrency=limit)
     async def work(payload: str) -> None:
         nonlocal running
         running += 1
@@ -294,26 +298,18 @@ async def test_a_payload_that_kills_its_worker_ends_in_quarantine_and_takes_no_n
     poison = await app.publish("poison")
     await app.publish_many([("good", number) for number in range(40)])
 
-    def run_until_dead() -> int:
-        process = spawn(script, store_url)
-        try:
-            return process.wait(8)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return process.wait()
-        finally:
-            assert process.stdout is not None
-            process.stdout.close()
+    async def is_buried() -> bool:
+        event = await app.event(poison.id)
+        return event is not None and event.status is Status.FAILED
 
     deaths = 0
-    while True:
-        event = await app.event(poison.id)
-        assert event is not None
-        if event.status is Status.FAILED:
-            break
+    while not await is_buried():
         assert deaths < 6, "the poison goes on for ever"
         deaths += 1
-        await asyncio.to_thread(run_until_dead)
+        with spawn(script, store_url) as process:
+            while process.poll() is None and not await is_buried():  # noqa: ASYNC110 - nobody here is told
+                await asyncio.sleep(0.1)
+            process.kill()
 
     @app.handler("good")
     async def good(payload: Any) -> None: ...
@@ -325,6 +321,8 @@ async def test_a_payload_that_kills_its_worker_ends_in_quarantine_and_takes_no_n
             return {event.status for event in events} == {Status.DELIVERED}
 
         await until(all_good)
+    event = await app.event(poison.id)
+    assert event is not None
     assert event.error_class == "worker_lost"
     assert (await app.verify_trail()).sound
 
@@ -444,7 +442,7 @@ async def test_a_zombie_cannot_make_the_worker_forget_a_later_claim_of_its_event
     app: Redrive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its handler ignores cancellation and ends with LeaseLost while the same worker holds the event anew."""
-    monkeypatch.setattr("redrive.worker._CANCEL_SECONDS", 0.1)
+    monkeypatch.setattr("redrive.slots._CANCEL_SECONDS", 0.1)
     zombie_may_end, second_may_end = asyncio.Event(), asyncio.Event()
     calls: list[int] = []
 
@@ -530,9 +528,12 @@ async def test_what_a_sweep_took_over_is_settled_though_its_answer_was_lost(
             raise StoreUnavailable("the connection was cut before the answer came")
         return rows
 
-    async def nothing(payload: Any) -> None: ...
+    fences: set[int] = set()
 
-    app.handler("work")(nothing)
+    async def note(payload: Any, ctx: Context) -> None:
+        fences.add(ctx.fence)
+
+    app.handler("work")(note)
     published = await app.publish("work")
     dead = app.worker(lease="1s", max_lost=1)
     async with dead._at_work(alive=False):
@@ -547,4 +548,45 @@ async def test_what_a_sweep_took_over_is_settled_though_its_answer_was_lost(
                 return event is not None and event.ended_at is not None
 
             await until(ended)
+    event = await app.event(published.id)
+    assert event is not None
+    assert (event.status, event.error_class) == (Status.FAILED, "worker_lost")
+    assert fences <= {1}, "it was run again"
     assert answers >= 1
+    assert [entry.kind for entry in await app.trail(published.id)].count("lost") == 1
+
+
+async def test_a_purge_that_takes_long_keeps_nobody_from_being_swept(
+    app: Redrive, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Millions of rows take minutes; what a dead worker held must not wait for them."""
+    monkeypatch.setattr("redrive.worker._PURGE_LIMIT", 1)  # a hundred rows take ten seconds
+    monkeypatch.setattr("redrive.worker._PURGE_EVERY", 0.0)
+
+    async def nothing(payload: Any) -> None: ...
+
+    app.handler("work")(nothing)
+    await app.publish_many([("work", number) for number in range(100)])
+    await app.worker().drain()
+    with raw(store_url) as run:
+        run(f"update {{outbox}} set ended_at = {'to_timestamp(0)' if is_postgres(store_url) else 0}")
+    published = await app.publish("work")
+
+    async def are_left() -> int:
+        return len(await app.events(EventFilter(limit=200))) - 1
+
+    dead = app.worker(lease="1s")
+    async with dead._at_work(alive=False):
+        await dead._turn()
+        async with working(app, lease="1s"):
+            await until(lambda: _is(are_left, lambda left: left < 100))
+            assert dead.session_id is not None
+            await app.store.end_session(dead.session_id)
+
+            await until(lambda: _is(partial(app.event, published.id), lambda event: event.lost_count == 1))
+
+            assert await are_left() > 0
+
+
+async def _is(ask: Callable[[], Awaitable[Any]], what: Callable[[Any], bool]) -> bool:
+    return what(await ask())

@@ -17,7 +17,8 @@ import pytest
 from redrive import Context, Redrive, RetryPolicy, Status, StoreUnavailable
 from redrive.store.postgres import PostgresStore
 from tests.servers import Postgres
-from tests.worker.conftest import FAST, until, working
+from tests.waiting import until
+from tests.worker.conftest import FAST, working
 
 pytestmark = pytest.mark.promise("not-stuck")
 
@@ -184,7 +185,7 @@ async def test_what_was_claimed_by_an_answer_that_never_arrived_is_put_back(post
         claims = app.store.claims(session.id, [("default", 1, 0)], actor="w")
         await claims.turn(Finished(), 10)
 
-        forgotten = await claims.forget([])
+        forgotten = await claims.forget([], max_lost=5)
 
         await claims.close()
         (event,) = await app.events()
@@ -203,7 +204,7 @@ async def test_what_was_to_be_put_back_before_a_silence_is_not_put_back_after_it
         session = Session(app.clock.new_id(), "w", "h", 1, ("default",), (), 1)
         await store.begin_session(session, 60.0)
         silent, awake = (store.claims(session.id, [("default", 1, 0)], actor="w") for _ in range(2))
-        await silent.forget([])
+        await silent.forget([], max_lost=5)
         assert silent._connection is not None
         pid, ask = silent._connection.get_server_pid(), silent._ask
 
@@ -215,7 +216,7 @@ async def test_what_was_to_be_put_back_before_a_silence_is_not_put_back_after_it
         silent._ask = falling_silent  # type: ignore[method-assign]
         try:
             with pytest.raises(StoreUnavailable):
-                await silent.forget([])
+                await silent.forget([], max_lost=5)
             await app.publish("work", 1)
             assert len((await awake.turn(Finished(), 1)).claimed) == 1
         finally:

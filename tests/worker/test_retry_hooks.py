@@ -10,7 +10,8 @@ import structlog
 
 from redrive import DeadLetter, DependencyUnavailable, Redrive, Rejected, Retry, RetryPolicy, Settling, Status
 from redrive.operate.metrics import written_anew
-from tests.worker.conftest import found, until, working
+from tests.waiting import until
+from tests.worker.conftest import found, working
 
 QUICK = RetryPolicy(max_attempts=3, base_delay=0.01, jitter="none")
 SLOW = RetryPolicy(max_attempts=3, base_delay="4m", jitter="none")

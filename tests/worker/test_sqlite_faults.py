@@ -10,7 +10,8 @@ import pytest
 from redrive import Context, Redrive, Status, StoreUnavailable
 from redrive.errors import StoreFull
 from redrive.store.base import Finished, Session
-from tests.worker.conftest import FAST, until, working
+from tests.waiting import until
+from tests.worker.conftest import FAST, working
 
 pytestmark = pytest.mark.promise("not-stuck")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -12,9 +13,19 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from redrive import ConfigurationError, Context, Priority, Redrive, RetryPolicy, Status, StoreUnavailable
+from redrive import (
+    ConfigurationError,
+    Context,
+    DependencyUnavailable,
+    Priority,
+    Redrive,
+    RetryPolicy,
+    Status,
+    StoreUnavailable,
+)
 from tests.servers import Postgres
-from tests.worker.conftest import FAST, found, until, working
+from tests.waiting import until
+from tests.worker.conftest import FAST, found, working
 
 
 class Watched:
@@ -71,6 +82,72 @@ async def test_one_at_a_time_never_overlaps_across_two_workers(store_url: str) -
         events = [await found(apps[0], each.id) for each in published]
     assert {event.status for event in events} == {Status.DELIVERED}
     assert {event.attempts for event in events} == {1}
+
+
+@pytest.mark.req("A8")
+async def test_one_that_has_only_one_chance_left_waits_for_a_permit_too(store_url: str) -> None:
+    watched = Watched()
+    apps = [limited(store_url, watched, seconds=0.5, concurrency=1) for _ in range(2)]
+    async with AsyncExitStack() as stack:
+        for app in apps:
+            await stack.enter_async_context(app)
+        held = await apps[0].publish("mail.due", "held")
+        await stack.enter_async_context(working(apps[0], max_lost=3, concurrency=1))
+        await until(lambda: watched.order == ["held"])
+        suspect = await apps[0].publish("mail.due", "suspect")
+        table = "redrive.outbox" if apps[0].store.name == "postgres" else "redrive_outbox"
+        async with apps[0].store.transaction() as tx:
+            await tx.execute(f"update {table} set lost_count = 2 where id = '{suspect.id}'")
+        await stack.enter_async_context(working(apps[1], max_lost=3))
+        await until(lambda: _all_delivered(apps[0], [held.id, suspect.id]))
+
+    assert (watched.order, watched.most) == (["held", "suspect"], 1)
+
+
+async def _all_delivered(app: Redrive, ids: list[UUID]) -> bool:
+    return set(await statuses(app, ids)) == {Status.DELIVERED}
+
+
+@pytest.mark.req("A8")
+async def test_a_probe_of_a_dependency_does_not_run_beside_the_one_that_may(app: Redrive) -> None:
+    watched, over, tried = Watched(), asyncio.Event(), Counter[str]()
+    app.dependency("api", threshold=1, probe_after=1.5, probe_cap=1.5)  # by then the long one has begun
+
+    @app.handler("mail.due", concurrency=1)
+    async def send(payload: str) -> None:
+        async with watched.one(payload):
+            tried[payload] += 1
+            if payload == "down" and tried[payload] == 1:
+                raise DependencyUnavailable("api")
+            if payload == "long":
+                await over.wait()
+
+    async with working(app) as worker:
+        down = await app.publish("mail.due", "down")
+        await until(lambda: tried["down"] == 1)
+        long = await app.publish("mail.due", "long")
+        await until(lambda: tried["long"] == 1)
+        await until(lambda: worker.tally.throttled > 0)  # the probe has found no place
+        over.set()
+        await until(lambda: _all_delivered(app, [down.id, long.id]))
+
+    assert watched.most == 1
+
+
+@pytest.mark.req("A8")
+async def test_a_drain_runs_what_waited_for_a_limit_that_is_no_more(app: Redrive) -> None:
+    @app.handler("mail.due")
+    async def send(_: Any) -> None: ...
+
+    await app.set_policy("mail.due", rate="1/d", by="ann", reason="slowly")
+    published = await app.publish_many([("mail.due", n) for n in range(3)])
+    await app.worker().drain()
+    assert sorted(await statuses(app, [each.id for each in published])).count(Status.BLOCKED) == 2
+
+    await app.clear_policy("mail.due", by="ann", reason="as fast as it goes")
+    await app.worker().drain()
+
+    assert await _all_delivered(app, [each.id for each in published])
 
 
 @pytest.mark.req("A8")

@@ -13,7 +13,8 @@ import pytest
 from redrive import Context, Event, EventFilter, Redrive, RetryPolicy, Status
 from redrive.errors import AttemptStopped, BadDuration, ConfigurationError, TimedOut
 from redrive.testing import Harness
-from tests.worker.conftest import FAST, until, working
+from tests.waiting import until
+from tests.worker.conftest import FAST, working
 
 pytestmark = pytest.mark.promise("ends-named")
 
@@ -28,7 +29,7 @@ async def read(app: Redrive, event_id: Any) -> Event:
 
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redrive.worker._CANCEL_SECONDS", 0.3)
+    monkeypatch.setattr("redrive.slots._CANCEL_SECONDS", 0.3)
 
 
 # --- the timeout of an attempt --------------------------------------------------------------------
@@ -133,7 +134,7 @@ async def test_a_handler_deaf_to_cancellation_is_given_up_and_can_settle_nothing
         await ended.wait()
         await app.publish("next")
         await until(lambda: worker.tally.delivered == 2)
-        assert (len(worker._slots), len(worker._deaf)) == (1, 0)
+        assert (len(worker._slots._tasks), len(worker._slots._deaf)) == (1, 0)
 
     event = await read(app, published.id)
     assert (event.status, event.attempts, event.error_class) == (Status.FAILED, 1, "timed_out")

@@ -20,7 +20,8 @@ from redrive import (
     Status,
     TerminalHandlerError,
 )
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 
 class Order(pydantic.BaseModel):

@@ -11,13 +11,14 @@ from typing import Any, Final, Literal
 from uuid import UUID
 
 from redrive import group, setting
-from redrive.app import UNCHANGED, Redrive
+from redrive.app import Redrive
 from redrive.errors import EventNotFound, NeedsApproval, Refused
 from redrive.event import Event, Published, Status
 from redrive.group import Group
 from redrive.instant import from_micros
 from redrive.operate import views
 from redrive.operate.auth import is_agent
+from redrive.operations import UNCHANGED
 from redrive.payload import check_whole
 from redrive.redrive import Plan, Redriving, Release
 from redrive.replay import Mark, check_actor, check_reason, mark

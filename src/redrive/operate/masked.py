@@ -235,10 +235,10 @@ async def _secrets(app: Redrive, ids: Iterable[UUID | str]) -> dict[str, set[str
 
 
 def entry(app: Redrive, found: TrailEntry, secrets: Iterable[str] = ()) -> dict[str, Any]:
-    """Show one entry of the trail; what it says of a token is its name, not a secret."""
+    """Show one entry of the trail; what one without an event calls its token is an id or a number, not a secret."""
     told = entry_json(found)
-    if found.event_id is not None:
-        told["detail"] = app.mask.everywhere(told["detail"], secrets=secrets)
+    kept = {name: value for name, value in told["detail"].items() if name == "token" and found.event_id is None}
+    told["detail"] = {**app.mask.everywhere(told["detail"], secrets=secrets), **kept}
     return told
 
 

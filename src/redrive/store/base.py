@@ -175,6 +175,11 @@ class Store(Protocol):
     async def version(self) -> str: ...
 
     async def schema_version(self) -> int: ...
+
+    async def schema_needs(self) -> int:
+        """Say which migration this schema wants its code to know."""
+        ...
+
     async def check_schema(self) -> None: ...
     async def migrate(self, *, to: int | None = None) -> list[str]: ...
 
@@ -220,7 +225,7 @@ class Claims(Protocol):
 
     async def turn(self, finished: Finished, want: int) -> Turn: ...
     async def next_due(self) -> float | None: ...
-    async def forget(self, held: Iterable[Any]) -> int: ...
+    async def forget(self, held: Iterable[Any], *, max_lost: int) -> int: ...
     async def close(self) -> None: ...
 
 
@@ -239,12 +244,18 @@ def replayed_meanwhile(event_id: UUID) -> str:
     return f"event {event_id} was replayed by somebody else meanwhile: look at it again"
 
 
-def judge_schema(place: str, found: int, newest: int) -> None:
-    """Refuse to work on a schema that is missing, older or newer than this code."""
+def judge_schema(place: str, found: int, needs: int, newest: int) -> None:
+    """Refuse to work on a schema that is missing or older than this code, or so new that this code may not.
+
+    ``needs``: which migration the schema wants its code to know. Code that rolls out goes on beside what only adds.
+    """
     if found == 0:
         raise SchemaMissing(f"{place} has no redrive tables yet: run `redrive migrate`")
-    if found > newest:
-        raise SchemaTooNew(f"{place} has schema version {found}, this redrive knows up to {newest}: upgrade redrive")
+    if needs > newest:
+        raise SchemaTooNew(
+            f"{place} has schema version {found}, which needs a redrive that knows {needs}; this one knows up to "
+            f"{newest}: upgrade redrive"
+        )
     if found < newest:
         raise SchemaMissing(f"{place} has schema version {found} of {newest}: run `redrive migrate`")
 

@@ -59,7 +59,7 @@ from redrive.store.rows import (
     published_from,
     unanswered,
 )
-from redrive.store.sql import Clauses, Statement, load, migrations, with_clauses
+from redrive.store.sql import FIRST_ROLLING, Clauses, Statement, load, migrations, needs, with_clauses
 from redrive.store.watermark import Watermark
 
 T = TypeVar("T")
@@ -109,6 +109,12 @@ _MEANINGS: Final[tuple[tuple[tuple[type[Exception], ...], type[RedriveError], st
         (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError, asyncpg.UndefinedFunctionError),
         SchemaMissing,
         "{place} lacks redrive's tables: run `redrive migrate` ({said})",
+    ),
+    (
+        # What is published was looked at before; this is a name or a note that somebody has asked for or wrote.
+        (asyncpg.CharacterNotInRepertoireError, asyncpg.UntranslatableCharacterError),
+        Refused,
+        "a text holds a character that PostgreSQL has no place for, like NUL: leave it out",
     ),
     (_UNAVAILABLE, StoreUnavailable, "PostgreSQL at {place} does not answer: {said}"),
 )
@@ -245,38 +251,44 @@ class PostgresStore:
     # Schema
 
     async def schema_version(self) -> int:
-        async def job(connection: Any) -> int:
-            if await connection.fetchval("select to_regclass('redrive.schema_version')") is None:
-                return 0
-            return int(await connection.fetchval("select coalesce(max(version), 0) from redrive.schema_version"))
-
         with translating(self._place):
-            return await self._run(job)
+            return await self._run(_version_of)
+
+    async def schema_needs(self) -> int:
+        with translating(self._place):
+            return (await self._run(_schema_of))[1]
 
     async def check_schema(self) -> None:
-        """Refuse to work on a schema that is missing or newer than this code."""
-        judge_schema(self._place, await self.schema_version(), migrations(self.name)[-1][0])
+        """Refuse to work on a schema that is missing, or that needs newer code than this."""
+        with translating(self._place):
+            found, wants = await self._run(_schema_of)
+        judge_schema(self._place, found, wants, migrations(self.name)[-1][0])
 
     async def migrate(self, *, to: int | None = None) -> list[str]:
         """Apply the missing migrations, each in one transaction, one process at a time."""
 
         async def job(connection: Any) -> list[str]:
-            done = []
+            done, applied = [], await _version_of(connection)  # most of the time all, and then without the lock
             for version, name, text in migrations("postgres"):
                 if to is not None and version > to:
                     break
+                if version <= applied:
+                    continue
                 async with connection.transaction():
                     await connection.execute("set local lock_timeout = '10s'")
                     await connection.execute("select pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
-                    known = await connection.fetchval("select to_regclass('redrive.schema_version')")
-                    if known and await connection.fetchval(
-                        "select exists (select from redrive.schema_version where version >= $1)", version
-                    ):
+                    if version <= await _version_of(connection):
                         continue
                     await connection.execute(text)
                     await connection.execute(
                         "insert into redrive.schema_version (version, name) values ($1, $2)", version, name
                     )
+                    if version >= FIRST_ROLLING:
+                        await connection.execute(
+                            "update redrive.schema_version set needs = $2 where version = $1",
+                            version,
+                            needs("postgres", version),
+                        )
                     done.append(f"{version:04d}_{name}")
             return done
 
@@ -689,9 +701,10 @@ class PostgresClaims:
         rows = await self._query("next_due", values)
         return None if rows[0][0] is None else float(rows[0][0])
 
-    async def forget(self, held: Iterable[Any]) -> int:
+    async def forget(self, held: Iterable[Any], *, max_lost: int) -> int:
         """Put back what we hold without knowing it; not later than we wait for it, or it would hit later claims."""
         values = {"session": self._session_id, "held": list(held), "now": self._store.clock.database_now()}
+        values["max_lost"] = max_lost
         seconds = self._store._call_seconds  # noqa: SLF001 - the two halves of one store
         ((until,),) = await self._ask("select clock_timestamp() + make_interval(secs => $1)", seconds)
         return len(await self._query("forget", {**values, "until": until}))
@@ -822,6 +835,22 @@ class PostgresTransaction:
         query = _sql(verb)
         with translating(self._place):
             return list(await self.connection.fetch(query.numbered, *query.values(values)))
+
+
+async def _version_of(connection: Any) -> int:
+    # Not by `to_regclass`: in a transaction that has waited for a lock, it may still answer for the time before.
+    known = "select from pg_catalog.pg_tables where schemaname = 'redrive' and tablename = 'schema_version'"
+    if not await connection.fetch(known):
+        return 0
+    return int(await connection.fetchval("select coalesce(max(version), 0) from redrive.schema_version"))
+
+
+async def _schema_of(connection: Any) -> tuple[int, int]:
+    """Read which schema this is, and which its code must know."""
+    found = await _version_of(connection)
+    if found < FIRST_ROLLING:
+        return found, found
+    return found, int(await connection.fetchval("select max(needs) from redrive.schema_version"))
 
 
 async def publish_rows(

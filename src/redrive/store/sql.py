@@ -13,7 +13,11 @@ from typing import Any
 
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 _COMMENT = re.compile(r"--[^\n]*")
+_NEEDS = re.compile(r"^-- Needs: (\d+)$", re.MULTILINE)
 _PLACE = re.compile(r"\{([a-z]+)\}")
+
+FIRST_ROLLING = 14
+"""From this schema on a database says which code may work on it; earlier code wants the very schema that it knows."""
 
 Clauses = Sequence[str] | Mapping[str, str]
 """Text of ours for the places that a statement leaves open."""
@@ -80,6 +84,17 @@ def migrations(store: str) -> Sequence[tuple[int, str, str]]:
             number, _, name = entry.name.removesuffix(".sql").partition("_")
             found.append((int(number), name, entry.read_text(encoding="utf-8")))
     return sorted(found)
+
+
+def needs(store: str, version: int) -> int:
+    """Say which migration the code must know that works on this schema: the last one that did not only add.
+
+    Such a one says so in a line of its own, ``-- Needs: 15``. None before the 14th let older code go on.
+    """
+    said = [
+        int(match[1]) for number, _, text in migrations(store) if number <= version for match in _NEEDS.finditer(text)
+    ]
+    return max([min(version, FIRST_ROLLING), *said])
 
 
 def _folder(store: str) -> Any:

@@ -62,8 +62,8 @@ from redrive.store.base import (
     replayed_meanwhile,
 )
 from redrive.store.rows import SQLITE_ORDER, published_from, sqlite_row
-from redrive.store.sql import Clauses, Statement, load, migrations, with_clauses
-from redrive.store.writer import ROLLED_BACK, Writer, translated
+from redrive.store.sql import FIRST_ROLLING, Clauses, Statement, load, migrations, needs, with_clauses
+from redrive.store.writer import GO_ON, ROLLED_BACK, Writer, translated
 from redrive.trail import entry_hash
 
 T = TypeVar("T")
@@ -74,10 +74,7 @@ OPERATOR: Final = "operator"
 
 
 _IN_ORDER: Final = itemgetter(DUE_AT)
-_DUE: Final = (  # most lanes are empty most of the time, and this takes a fifth of the time of a claim in vain
-    "select 1 from redrive_outbox indexed by redrive_outbox_due"
-    " where status = 'pending' and queue = ? and priority = ? and generation = ? and due_at <= ? limit 1"
-)
+_LANE: Final = ("queue", "priority", "generation", "now")
 
 
 def _sql(verb: str) -> Statement:
@@ -198,13 +195,13 @@ class SqliteStore:
     # Schema
 
     async def schema_version(self) -> int:
-        def job(connection: sqlite3.Connection) -> int:
-            known = connection.execute("select 1 from sqlite_master where name = 'redrive_schema_version'").fetchone()
-            return connection.execute("select max(version) from redrive_schema_version").fetchone()[0] if known else 0
+        return int(await (self._bare if self._memory else self._read)(_version_of))
 
-        if self._memory:
-            return int(await self._bare(job))
-        return int(await self._read(job))
+    async def schema_needs(self) -> int:
+        return (await self._schema())[1]
+
+    async def _schema(self) -> tuple[int, int]:
+        return await (self._bare if self._memory else self._read)(_schema_of)  # type: ignore[no-any-return]
 
     async def _bare(self, job: Callable[[sqlite3.Connection], Any]) -> Any:
         """Use the writer's connection outside a transaction (no schema yet: there is no file time to read)."""
@@ -217,8 +214,9 @@ class SqliteStore:
         return await asyncio.to_thread(held)
 
     async def check_schema(self) -> None:
-        """Refuse to work on a schema that is missing or newer than this code."""
-        judge_schema(self.path, await self.schema_version(), migrations(self.name)[-1][0])
+        """Refuse to work on a schema that is missing, or that needs newer code than this."""
+        found, wants = await self._schema()
+        judge_schema(self.path, found, wants, migrations(self.name)[-1][0])
 
     async def migrate(self, *, to: int | None = None) -> list[str]:
         """Apply the missing migrations, each in one transaction; two processes at once are safe."""
@@ -237,18 +235,22 @@ class SqliteStore:
     def _apply(self, connection: sqlite3.Connection, version: int, name: str, text: str) -> bool:
         connection.execute("pragma busy_timeout=30000")
         try:
-            if _applied(connection, version):  # most of the time, and then without waiting for the write lock
+            if version <= _version_of(connection):  # most of the time, and then without waiting for the write lock
                 return False
             connection.execute("begin immediate")
-            if _applied(connection, version):
+            if version <= _version_of(connection):
                 connection.execute("rollback")
                 return False
             for part in _split(text):
                 connection.execute(part)
             connection.execute(
-                "insert into redrive_schema_version values (?, ?, ?)",
+                "insert into redrive_schema_version (version, name, applied_at) values (?, ?, ?)",
                 (version, name, to_micros(self.clock.now())),
             )
+            if version >= FIRST_ROLLING:
+                connection.execute(
+                    "update redrive_schema_version set needs = ? where version = ?", (needs("sqlite", version), version)
+                )
             connection.execute("commit")
         except sqlite3.Error as error:
             with suppress(sqlite3.Error):
@@ -273,25 +275,20 @@ class SqliteStore:
         async with self._turn:
             writer = self.writer
             # The pen may be held by the writer for the length of one commit: wait for it in a thread.
-            taking = asyncio.get_running_loop().run_in_executor(None, writer.pen.acquire)
+            taking = asyncio.get_running_loop().run_in_executor(None, _ours, writer.borrow)
             try:
-                await asyncio.shield(taking)
+                await _end_of(taking)
             except BaseException:
-                taking.add_done_callback(lambda _: writer.pen.release())
+                taking.add_done_callback(partial(_not_wanted, writer))
                 raise
-            writer.lend()
+            now = taking.result()
             try:
-                now = await _to_its_end(lambda: _ours(writer.begin))
+                writer.lend()
                 before = writer.connection.total_changes
                 yield SqliteTransaction(writer.connection, now)
                 await _to_its_end(lambda: _ours(self._commit, now, before))
-            except BaseException:
-                with suppress(sqlite3.Error):
-                    writer.rollback()
-                raise
             finally:
-                writer.borrower = None
-                writer.pen.release()
+                writer.give_back()
         self._wake()
 
     def _commit(self, now: int, before: int) -> None:
@@ -588,7 +585,14 @@ class SqliteClaims:
             ours = [row for row in found if row[SWEPT_STATUS] == "in_flight"]
             return Turn(ours, refused, now / 1e6, more=len(found) >= want)
 
-        return await self._store.writer.do(job)  # type: ignore[no-any-return]
+        def look(connection: sqlite3.Connection, now: int) -> object:
+            is_due = any(self._is_due(connection, now, lane) for lane in self._lanes)
+            return GO_ON if is_due else Turn([], [], now / 1e6, more=False)
+
+        return await self._store.writer.do(job, look=None if finished else look)  # type: ignore[no-any-return]
+
+    def _is_due(self, connection: sqlite3.Connection, now: int, lane: Lane) -> bool:
+        return connection.execute(_sql("is_due").ordered(_LANE), (*lane, now)).fetchone() is not None
 
     def _settle(self, connection: sqlite3.Connection, now: int, finished: Finished) -> list[Any]:
         refused: list[Any] = []
@@ -611,9 +615,10 @@ class SqliteClaims:
         if want <= 0 or not self._alive(connection):
             return claimed
         text = _sql("claim").text
-        for queue, priority, generation in self._lanes:
-            if connection.execute(_DUE, (queue, priority, generation, now)).fetchone() is None:
+        for lane in self._lanes:
+            if not self._is_due(connection, now, lane):
                 continue
+            queue, priority, generation = lane
             values = {
                 "session": self._session,
                 "queue": queue,
@@ -637,20 +642,14 @@ class SqliteClaims:
 
     async def next_due(self) -> float | None:
         def job(connection: sqlite3.Connection, now: int) -> float | None:
-            text = _sql("next_due").text
-            found = [
-                row[0]
-                for queue, priority, generation in self._lanes
-                for row in connection.execute(
-                    text, {"queue": queue, "priority": priority, "generation": generation, "now": now}
-                )
-            ]
+            text = _sql("next_due").ordered(_LANE)
+            found = [due for lane in self._lanes for (due,) in connection.execute(text, (*lane, now))]
             return (min(found) - now) / 1e6 if found else None
 
-        return await self._store.writer.do(job)  # type: ignore[no-any-return]
+        return await self._store.writer.do(job, look=job)  # type: ignore[no-any-return]
 
-    async def forget(self, held: Iterable[Any]) -> int:
-        values = {"session": self._session, "held": json.dumps(list(held))}
+    async def forget(self, held: Iterable[Any], *, max_lost: int) -> int:
+        values = {"session": self._session, "held": json.dumps(list(held)), "max_lost": max_lost}
         return len(
             await self._store.writer.do(
                 lambda connection, now: connection.execute(_sql("forget").text, {**values, "now": now}).fetchall()
@@ -791,10 +790,8 @@ async def _to_its_end(job: Callable[[], T]) -> T:
     working = loop.run_in_executor(None, job)
     cancelled: asyncio.CancelledError | None = None
     while not working.done():
-        ended = loop.create_future()  # as asyncio.wait does, in a third of its time
-        working.add_done_callback(partial(_ring, ended))
         try:
-            await ended
+            await _end_of(working)
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
@@ -803,9 +800,22 @@ async def _to_its_end(job: Callable[[], T]) -> T:
     return working.result()
 
 
+def _end_of(working: asyncio.Future[Any]) -> asyncio.Future[None]:
+    """Make a future that ends with another and can be cancelled without it: as a shield, in a third of its time."""
+    ended = working.get_loop().create_future()
+    working.add_done_callback(partial(_ring, ended))
+    return ended
+
+
 def _ring(bell: asyncio.Future[None], _: asyncio.Future[Any]) -> None:
     if not bell.done():
         bell.set_result(None)
+
+
+def _not_wanted(writer: Writer, taken: asyncio.Future[int]) -> None:
+    """Give a connection back that came when nobody waited for it any more."""
+    if not taken.cancelled() and taken.exception() is None:
+        writer.give_back()
 
 
 def _ours(job: Callable[..., T], *arguments: Any) -> T:
@@ -1087,11 +1097,18 @@ def _entry(row: Row) -> TrailEntry:
     )
 
 
-def _applied(connection: sqlite3.Connection, version: int) -> bool:
+def _version_of(connection: sqlite3.Connection) -> int:
     if connection.execute("select 1 from sqlite_master where name = 'redrive_schema_version'").fetchone() is None:
-        return False
-    newest = connection.execute("select max(version) from redrive_schema_version").fetchone()[0]
-    return newest is not None and bool(newest >= version)
+        return 0
+    return int(connection.execute("select coalesce(max(version), 0) from redrive_schema_version").fetchone()[0])
+
+
+def _schema_of(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Read which schema this is, and which its code must know."""
+    found = _version_of(connection)
+    if found < FIRST_ROLLING:
+        return found, found
+    return found, int(connection.execute("select max(needs) from redrive_schema_version").fetchone()[0])
 
 
 def _split(text: str) -> list[str]:

@@ -28,12 +28,16 @@ ROLLED_BACK: Final = (
     "SQLite has rolled this transaction back after an error (a full disk, an I/O error): nothing of it was written; "
     "let the error end the block, and begin again"
 )
+GO_ON: Final = object()
+"""What a look answers when its job has to be done."""
+
 _mine: Final[ContextVar[object]] = ContextVar("redrive_transaction", default=None)
 
 
 @dataclass(slots=True)
 class _Order:
     job: Job
+    look: Job | None
     loop: asyncio.AbstractEventLoop
     answer: asyncio.Future[Any]
     result: Any = None
@@ -68,18 +72,37 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="redrive-writer", daemon=True)
         self._thread.start()
 
-    async def do(self, job: Job) -> Any:
-        """Run a job in a write transaction; return when it is durable."""
+    async def do(self, job: Job, *, look: Job | None = None) -> Any:
+        """Run a job in a write transaction; return when it is durable.
+
+        A ``look`` comes before it, outside any transaction: when its answer is not ``GO_ON`` there is nothing to write,
+        and who is idle keeps nobody else from writing.
+        """
         loop = asyncio.get_running_loop()
         self.refuse_borrower()
-        order = _Order(job, loop, loop.create_future())
+        order = _Order(job, look, loop, loop.create_future())
         self._orders.put(order)
         return await order.answer
 
+    def borrow(self) -> int:
+        """Wait for the pen and open a transaction for somebody else, in whatever thread; say what time it is."""
+        self.pen.acquire()
+        try:
+            return self.begin()
+        except BaseException:
+            self.pen.release()
+            raise
+
     def lend(self) -> None:
-        """Note that this task, and every task it starts, has the connection. The pen must be held."""
+        """Note that this task, and every task it starts, has the connection that was borrowed."""
         self.borrower = object()
         _mine.set(self.borrower)
+
+    def give_back(self) -> None:
+        """Roll back what the borrower has not committed, and let others write."""
+        self._roll_back_quietly()
+        self.borrower = None
+        self.pen.release()
 
     def refuse_borrower(self) -> None:
         """Refuse a task whose own transaction holds the pen: it would wait for it for ever."""
@@ -165,6 +188,8 @@ class Writer:
 
     def _write(self, group: list[_Order]) -> None:
         try:
+            if len(group) == 1 and self._is_answered(group[0]):
+                return
             now = self.begin()
             before = self.connection.total_changes
             for order in group:
@@ -174,6 +199,14 @@ class Writer:
             self._roll_back_quietly()
             for order in group:
                 order.error = order.error or translated(error)
+
+    def _is_answered(self, order: _Order) -> bool:
+        if order.look is None:
+            return False
+        with suppress(sqlite3.Error):  # the transaction will wait for the end of it, or tell
+            order.result = order.look(self.connection, self.now())
+            return order.result is not GO_ON
+        return False
 
     def _run_one(self, order: _Order, now: int, *, alone: bool) -> None:
         if alone:

@@ -22,9 +22,11 @@ from redrive.deliver import Handler
 from redrive.duration import format_duration, parse_duration
 from redrive.errors import ConfigurationError
 from redrive.event import LIVE, Event, NewEvent, Status
+from redrive.options import WorkerOptions
+from redrive.slots import Slots
 from redrive.store import listing
 from redrive.store.base import ATTEMPTS, ID, TARGET, TYPE, EventFilter, Row, Store
-from redrive.worker import Worker, WorkerOptions
+from redrive.worker import Worker
 
 __all__ = ["Attempt", "Harness", "Ran", "WorkerDied"]
 
@@ -206,7 +208,8 @@ class Harness:
                         name="harness",
                     ),
                 )
-                worker.ran, before = ran, len(ran)
+                worker.note_in(ran)
+                before = len(ran)
                 await worker.drain()
                 if len(ran) == before:  # what is left waits for something that nobody here can try
                     break
@@ -383,35 +386,45 @@ class Harness:
             )
 
 
-class _Watched(Worker):
-    """The worker itself, with a note of each attempt."""
+class _Noted(Slots):
+    """The slots themselves, with a note of each attempt."""
 
     ran: Ran
     _error: BaseException | None
     _died: bool
 
-    async def _turn(self) -> None:
-        if len(self.ran) > _MOST_ATTEMPTS:
-            message = f"{_MOST_ATTEMPTS:,} attempts, and still something is due: does a handler publish its own type?"
-            raise ConfigurationError(message)
-        await super()._turn()
-
     async def _attempt(self, row: Row) -> bool:
-        before = replace(self.tally)
+        before = replace(self._tally)
         self._error, self._died = None, False
         tried = await super()._attempt(row)
-        changed = (text for name, text in _OUTCOMES.items() if getattr(self.tally, name) > getattr(before, name))
+        changed = (text for name, text in _OUTCOMES.items() if getattr(self._tally, name) > getattr(before, name))
         outcome = _WORKER_LOST if self._died else next(changed, "unknown target")
         now, event_id = self._clock.now(), UUID(str(row[ID]))
         self.ran.append(Attempt(now, event_id, row[TYPE], row[TARGET], row[ATTEMPTS], outcome, self._error))
         return tried
 
-    async def _failed(self, handler: Handler | None, row: Row, error: BaseException) -> None:
+    async def _failed(self, handler: Handler, row: Row, error: BaseException) -> None:
         self._error, self._died = error, isinstance(error, WorkerDied)
         if self._died:
-            self._release(row)  # whoever sweeps finds it, as after a real death
+            self._hands.release(row)  # whoever sweeps finds it, as after a real death
         else:
             await super()._failed(handler, row, error)
+
+
+class _Watched(Worker):
+    """The worker itself, with slots that take notes, and an end to it."""
+
+    crew = _Noted
+    _slots: _Noted
+
+    def note_in(self, ran: Ran) -> None:
+        self._slots.ran = ran
+
+    async def _turn(self) -> None:
+        if len(self._slots.ran) > _MOST_ATTEMPTS:
+            message = f"{_MOST_ATTEMPTS:,} attempts, and still something is due: does a handler publish its own type?"
+            raise ConfigurationError(message)
+        await super()._turn()
 
 
 class _Steps:

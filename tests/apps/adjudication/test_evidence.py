@@ -8,7 +8,8 @@ import structlog
 from redrive import Status
 from redrive.operate.metrics import written_anew
 from tests.apps.adjudication.conftest import System
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 CHANGES = [
     "update adjudication.trail set reason = 'nothing happened'",

@@ -10,7 +10,8 @@ import pytest
 from redrive import EventFilter, Refused, RetryPolicy, Status
 from redrive.apps.adjudication import make
 from tests.apps.adjudication.conftest import System, running
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 
 @pytest.mark.parametrize(

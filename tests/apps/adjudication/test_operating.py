@@ -11,9 +11,10 @@ import pytest
 from redrive import ConfigurationError
 from redrive.apps.adjudication import make
 from tests.apps.adjudication.conftest import System
-from tests.operate.helpers import ended, environment, redrive, start, wait_until
+from tests.operate.helpers import ended, environment, redrive, start
+from tests.waiting import until, wait_until
 from tests.web.test_cli import address_of, stopped
-from tests.worker.conftest import until, working
+from tests.worker.conftest import working
 
 
 @pytest.mark.req("A8")

@@ -15,7 +15,8 @@ import redrive.apps.adjudication
 from redrive import EventFilter, Redrive, Status
 from tests.apps.adjudication.conftest import RAILS, System, http, running
 from tests.operate.helpers import environment
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 DEATHS = {
     "exit": ("SystemExit", "enough"),

@@ -13,7 +13,8 @@ from redrive.apps.controlplane.tables import Sql
 from redrive.apps.controlplane.wiring import ControlPlane, service
 from redrive.apps.controlplane.words import KINDS, OWNER_OF, SERVICES, State
 from redrive.apps.controlplane.world import SYSTEMS
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 FAST = RetryPolicy(max_attempts=3, base_delay=0.01, max_delay=0.02)
 QUICK = Settings(

@@ -15,7 +15,8 @@ from redrive.apps.controlplane.words import State
 from redrive.apps.controlplane.world import FABRIC, HYPERVISOR, STORAGE, Fault
 from tests.apps.controlplane.helpers import ask, assert_sound, found, quiet, reconciled, rows, site
 from tests.apps.controlplane.worker import LEASE, start
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 
 async def _killed_at_random(url: str, world: Path, *, requests: int, kills: int, seed: int) -> None:

@@ -11,7 +11,8 @@ from redrive.apps.controlplane.wiring import ControlPlane
 from redrive.apps.controlplane.words import State
 from redrive.apps.controlplane.world import FABRIC, HYPERVISOR, STORAGE, Fault
 from tests.apps.controlplane.helpers import QUICK, ask, assert_sound, comes_to, events_of, reconciled, rows, site
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 
 @pytest.mark.req("W4")

@@ -16,7 +16,8 @@ from redrive.apps.controlplane.world import HYPERVISOR, Fault
 from redrive.operate.web import redrive_asgi
 from tests.apps.controlplane.helpers import ask, assert_sound, comes_to, drained, events_of, found, site
 from tests.operate.helpers import redrive
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 
 async def _stuck(app: ControlPlane) -> Request:

@@ -23,7 +23,8 @@ from tests.apps.controlplane.helpers import (
     site,
 )
 from tests.servers import NatsServer
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 
 @pytest.mark.req("W7")

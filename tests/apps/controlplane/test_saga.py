@@ -26,7 +26,8 @@ from tests.apps.controlplane.helpers import (
     site,
     state_of,
 )
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 
 async def test_a_request_gets_an_address_a_volume_and_a_machine(app: ControlPlane) -> None:

@@ -19,7 +19,8 @@ from redrive.operate.task import Progress, task
 from tests.apps.controlplane.helpers import ask, assert_sound, comes_to, found, site
 from tests.operate.helpers import redrive
 from tests.servers import NatsServer
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 
 @pytest.fixture

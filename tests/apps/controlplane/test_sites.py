@@ -23,7 +23,8 @@ from tests.apps.controlplane.worker import LEASE, start
 from tests.conftest import REQUIRE_ALL, Run
 from tests.servers import NatsServer, ServerUnavailable, free_port, running_nats
 from tests.sites.conftest import Line
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 PATIENCE = 60.0
 

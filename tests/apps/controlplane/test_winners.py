@@ -13,7 +13,8 @@ from redrive.apps.controlplane.wiring import ControlPlane
 from redrive.apps.controlplane.words import State
 from redrive.apps.controlplane.world import FABRIC, Thing
 from tests.apps.controlplane.helpers import ask, assert_sound, drained, found, quiet, rows, site
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 
 @pytest.mark.req("W8")

@@ -20,7 +20,7 @@ from redrive.apps.evidence.desk import N1, N2, RESULT, Desk
 from redrive.apps.evidence.settings import Settings
 from tests.apps.evidence.conftest import case, upload_of, web
 from tests.servers import free_port
-from tests.worker.conftest import until
+from tests.waiting import until
 
 
 class Theatre:

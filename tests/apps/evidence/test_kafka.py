@@ -15,7 +15,8 @@ from redrive.apps.evidence.fake_cases import FakeCases
 from tests.apps.evidence.conftest import case, settings_for, upload_of, web
 from tests.kafka_server import KafkaServer
 from tests.transport.conftest import Topic
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 
 @pytest.mark.req("E3")

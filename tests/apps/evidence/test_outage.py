@@ -15,7 +15,8 @@ from redrive.apps.evidence.desk import ATTACH, N2, Desk
 from redrive.apps.evidence.fake_cases import FakeCases
 from tests.apps.evidence.conftest import case, settings_for, upload_of, web
 from tests.servers import free_port
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 
 @asynccontextmanager

@@ -21,6 +21,7 @@ from redrive.operate.edit import BadEdit
 from redrive.operate.views import Ambiguous
 
 INTERRUPTED: Final = 130
+_LONGEST_COMPLAINT: Final = 1_000
 BROKEN_PIPE: Final = 141  # what a shell reports for a program that SIGPIPE ended
 
 
@@ -62,6 +63,14 @@ def say(sentence: str) -> None:
 class Commands(TyperGroup):
     """The root of all commands: whatever they raise ends here."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read what stands before the command."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            _clean_complaint(error)
+            raise
+
     def invoke(self, ctx: Any) -> Any:
         """Run a command; leave with its code."""
         try:
@@ -75,9 +84,18 @@ class Commands(TyperGroup):
         except Exception as error:
             # An Abort, an Exit or a complaint of the parser knows its own way out.
             if isinstance(error, typer.Abort) or hasattr(error, "exit_code") or _debugging():
+                _clean_complaint(error)
                 raise
             raise typer.Exit(_told(error)) from None
         return result
+
+
+def _clean_complaint(error: Exception) -> None:
+    """Have a complaint of the parser show what was typed instead of obeying it, and not all of it."""
+    message = getattr(error, "message", None)
+    if isinstance(message, str):
+        cut = message if len(message) <= _LONGEST_COMPLAINT else message[:_LONGEST_COMPLAINT] + "…"
+        error.message = clean(cut)  # type: ignore[attr-defined]
 
 
 def _told(error: Exception) -> Code:

@@ -134,7 +134,7 @@ def before_any_command(
 def bench(ctx: typer.Context) -> None:
     """Measure speed here, beside the raw driver and other libraries."""
     # Imported when asked for: it needs drivers and peers that the other commands do not.
-    from redrive.operate.cli.bench import bench as commands  # noqa: PLC0415 - see above
+    from redrive.operate.cli.bench.commands import bench as commands  # noqa: PLC0415 - see above
 
     ended = typer.main.get_command(commands).main(args=list(ctx.args), prog_name="redrive bench", standalone_mode=False)
     raise typer.Exit(ended if isinstance(ended, int) else 0)

@@ -12,7 +12,7 @@ from rich.text import Text
 from redrive.errors import ConfigurationError, Refused
 from redrive.operate import doctor as checks
 from redrive.operate.cli import show
-from redrive.operate.cli.outcome import Code, say
+from redrive.operate.cli.outcome import BadInput, Code, say
 from redrive.operate.cli.shared import (
     Output,
     OutputOption,
@@ -26,7 +26,7 @@ from redrive.operate.cli.shared import (
 )
 from redrive.operate.cli.text import clean
 from redrive.operate.doctor import Check, Health
-from redrive.store.sql import migrations
+from redrive.store.sql import FIRST_ROLLING, migrations, needs
 
 STARTER: Final = '''"""A first app: what happens when an order is paid."""
 
@@ -87,6 +87,8 @@ def migrate(
     url: UrlOption = None,
 ) -> None:
     """Create redrive's tables, or bring them up to date. Safe to run again."""
+    if sql and output is not Output.TABLE:
+        raise BadInput("--sql prints SQL: leave --output out")
     place = url_from(ctx, url)
     app = app_for(place, migrate=False)
     if sql:
@@ -107,9 +109,8 @@ def migrate(
 async def _migrate(app: Any) -> list[str]:
     await app.store.open()
     try:
-        found, newest = await app.store.schema_version(), migrations(app.store.name)[-1][0]
-        if found > newest:
-            await app.store.check_schema()  # says what to do
+        if await app.store.schema_version() > migrations(app.store.name)[-1][0]:
+            await app.store.check_schema()  # says what to do, if this code may not work on it
         return list(await app.store.migrate())
     finally:
         await app.store.close()
@@ -118,15 +119,16 @@ async def _migrate(app: Any) -> list[str]:
 def script(store: str, since: int) -> str:
     """Write the migrations as one script that leaves the schema as `redrive migrate` does."""
     noted = {
-        "sqlite": "insert into redrive_schema_version values ({}, '{}', strftime('%s', 'now') * 1000000);",
-        "postgres": "insert into redrive.schema_version (version, name) values ({}, '{}');",
+        "sqlite": "insert into redrive_schema_version (version, name, applied_at{0}) "
+        "values ({1}, '{2}', strftime('%s', 'now') * 1000000{3});",
+        "postgres": "insert into redrive.schema_version (version, name{0}) values ({1}, '{2}'{3});",
     }[store]
     parts = []
     for version, name, text in migrations(store):
         if version > since:
-            parts.append(
-                f"-- {version:04d}_{name}\nbegin;\n\n{text.strip()}\n\n{noted.format(version, name)}\ncommit;\n"
-            )
+            rolling = (", needs", f", {needs(store, version)}") if version >= FIRST_ROLLING else ("", "")
+            note = noted.format(rolling[0], version, name, rolling[1])
+            parts.append(f"-- {version:04d}_{name}\nbegin;\n\n{text.strip()}\n\n{note}\ncommit;\n")
     return "\n".join(parts) or f"-- nothing comes after version {since}"
 
 

@@ -11,7 +11,7 @@ from redrive.app import Redrive
 from redrive.operate import doctor, masked, views
 from redrive.operate.auth import Permission
 from redrive.operate.console.shell import SHOWN, new_router, page
-from redrive.operate.web.api.shared import CursorQuery, after, place_in
+from redrive.operate.web.api.shared import CursorQuery, after, number_in
 from redrive.operate.web.guard import AppOf, CallerOf, needs
 
 router = new_router()
@@ -28,8 +28,7 @@ async def audit(
 ) -> Response:  # fmt: skip
     """List what was recorded in a chain of the trail, newest first: what people did, unless another is named."""
     query = f"audit {chain}"
-    place = place_in(query, cursor)
-    found = await views.chain_of_trail(app, chain, before=None if place is None else int(place), limit=SHOWN)
+    found = await views.chain_of_trail(app, chain, before=number_in(query, cursor), limit=SHOWN)
     return page(
         request, "audit.html", caller, here="/audit", topics=("trail",), chain=chain, verdict=None,
         entries=[masked.entry(app, each) for each in found], is_first=cursor is None,

@@ -16,7 +16,7 @@ from redrive.operate.auth import Caller, Forbidden, Permission
 from redrive.operate.console.draw import Part, stack
 from redrive.operate.console.events import SelectionText, number, with_ticked
 from redrive.operate.console.shell import SHOWN, Form, done, fields, form, new_router, page
-from redrive.operate.web.api.shared import CursorQuery, IdPath, after, id_in, place_in
+from redrive.operate.web.api.shared import CursorQuery, IdPath, after, id_in, number_in
 from redrive.operate.web.guard import AppOf, CallerOf, needs
 from redrive.redrive import DEFAULT_IN_FLIGHT, Redriving, Release
 from redrive.selection import dead_letters, parse
@@ -220,7 +220,7 @@ async def members(
     """List the members of a redrive in their order, and what became of each."""
     standing = await views.find_redrive(app, redrive_id)
     query = f"items {standing.id}"
-    found = await views.items_after(app, standing.id, int(place_in(query, cursor) or 0), SHOWN)
+    found = await views.items_after(app, standing.id, number_in(query, cursor) or 0, SHOWN)
     following = found[-1].position if len(found) == SHOWN else None
     return page(
         request, "members.html", caller, here="/redrives", topics=("redrive",), redrive=standing, members=found,

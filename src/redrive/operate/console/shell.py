@@ -13,6 +13,7 @@ from redrive.operate.console import glance
 from redrive.operate.console.words import FILTERS, printed
 from redrive.operate.web import pages
 from redrive.operate.web.guard import Guarded
+from redrive.operate.web.problems import INVALID, Problem
 
 MOST_FIELDS: Final = 300
 SHOWN: Final = 50
@@ -153,8 +154,10 @@ class Form:
 
 async def form(request: Request) -> Form:
     """Read a form."""
-    body = (await request.body()).decode("utf-8", "replace")
-    return Form(fields(body))
+    found = fields((await request.body()).decode("utf-8", "replace"))
+    if any("\0" in each for values in found.values() for each in values):
+        raise Problem(INVALID, "a field holds NUL: no database has a place for it")
+    return Form(found)
 
 
 def fields(text: str) -> Mapping[str, Sequence[str]]:

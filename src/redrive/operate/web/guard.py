@@ -223,6 +223,8 @@ class Guarded(APIRoute):
             guard: Guard = request.app.state.guard
             caller = await guard.admit(request, self.permission)
             request.state.caller = caller
+            if "\0" in request.scope["path"] or b"%00" in request.scope["query_string"]:
+                raise Problem(INVALID, "an address of ours holds no NUL: no database has a place for it")
             if request.method in SAFE:
                 return await inner(request)
             request._body = await _body(request, guard.limits)  # noqa: SLF001 - where starlette keeps what was read

@@ -3,7 +3,7 @@ select m.now,
        (select count(*) from redrive.session where ended_at is null and lease_until > m.now) as workers,
        (select max(coalesce(ended_at, lease_until)) from redrive.session) as left_at,
        (select count(*) from (select 1 from redrive.outbox where status = 'in_flight' limit 10001) x) as in_flight,
-       (select count(*) from (select 1 from redrive.outbox where status = 'blocked' limit 10001) x) as blocked,
+       (select count(*) from (select 1 from redrive.outbox where status = 'blocked' order by blocked_on, id limit 10001) x) as blocked,
        (select count(*) from redrive.redrive where state = 'running') as running,
        coalesce(d.due, 0)::bigint as due, d.oldest
 from (select coalesce(:now::timestamptz, clock_timestamp()) as now) m

@@ -1,5 +1,6 @@
 -- Schedule write: say what a schedule is. No answer: that is what it was.
 -- When only what is published has changed, the next tick stays where it is. A pause stays a pause.
+-- Another worker may have ticked since the time was read: then it is the tick that follows, and none comes twice.
 insert into redrive.schedule as s (
     name, type, payload, options, cron, every_seconds, offset_seconds, time_zone, catch_up, next_at, digest, created_at,
     changed_at, changed_by)
@@ -14,6 +15,8 @@ set type = excluded.type, payload = excluded.payload, options = excluded.options
     changed_by = excluded.changed_by,
     next_at = case when (s.cron, s.every_seconds, s.offset_seconds, s.time_zone) is not distinct from
                         (excluded.cron, excluded.every_seconds, excluded.offset_seconds, excluded.time_zone)
-              then s.next_at else excluded.next_at end
+              then s.next_at
+              when excluded.next_at <= s.last_at then :following_at::timestamptz
+              else excluded.next_at end
 where s.digest <> excluded.digest
 returning s.name

@@ -7,7 +7,9 @@ select
     (select coalesce(sum(dead_count), 0) from redrive_failure_group)
         + (select count(*) from (select 1 from redrive_outbox where status = 'failed' and fingerprint is null and deleted_at is null
                                  limit 10001)) as failed,
-    (select count(*) from (select 1 from redrive_outbox where status = 'delivered' limit 10001)) as delivered,
+    -- The index is of both statuses, and SQLite sees that it may be used only when the condition is its own.
+    (select count(*) from (select 1 from redrive_outbox indexed by redrive_outbox_ended
+                           where status in ('delivered', 'cancelled') and status = 'delivered' limit 10001)) as delivered,
     (select count(*) from redrive_session where ended_at is null and lease_until > :now) as workers,
     (select (:now - min(due_at)) / 1e6 from (
          select (select o.due_at from redrive_outbox o

@@ -1,5 +1,4 @@
-"""`redrive bench`: how fast it is here, beside the raw driver and the peers, in one run."""
+"""`redrive bench`: how fast it is here, beside the raw driver and the peers, in one run (``commands``).
 
-from redrive.operate.cli.bench.commands import bench
-
-__all__ = ["bench"]
+Imports nothing: the processes that are measured are modules of this package, and start often.
+"""

@@ -6,7 +6,7 @@ from fastapi import Query
 
 from redrive.operate import masked, views
 from redrive.operate.auth import Permission
-from redrive.operate.web.api.shared import CursorQuery, IdPath, LimitQuery, after, page, place_in
+from redrive.operate.web.api.shared import CursorQuery, IdPath, LimitQuery, after, number_in, page
 from redrive.operate.web.api.shared import router as new_router
 from redrive.operate.web.guard import AppOf, needs
 
@@ -23,8 +23,7 @@ async def audit(
 ) -> dict[str, Any]:
     """List what was recorded in a chain of the trail, newest first: what people did, unless another is named."""
     query = f"audit {chain}"
-    place = place_in(query, cursor)
-    found = await views.chain_of_trail(app, chain, before=None if place is None else int(place), limit=limit)
+    found = await views.chain_of_trail(app, chain, before=number_in(query, cursor), limit=limit)
     following = found[-1].seq if len(found) == limit else None
     return page([masked.entry(app, each) for each in found], after(query, following))
 

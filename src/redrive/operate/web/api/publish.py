@@ -14,7 +14,7 @@ from redrive.gather import Gather
 from redrive.inbox import Draft
 from redrive.operate.auth import Permission
 from redrive.operate.web import answers, cloudevents, pages
-from redrive.operate.web.api.shared import BASE, Sent
+from redrive.operate.web.api.shared import BASE, Strict
 from redrive.operate.web.api.shared import router as new_router
 from redrive.operate.web.guard import needs, plain
 from redrive.operate.web.problems import INVALID, NOT_JSON, Problem
@@ -26,8 +26,8 @@ _Name = Annotated[str, Field(min_length=1, max_length=NAME_LIMIT)]
 _Key = Annotated[str, Field(min_length=1, max_length=KEY_LIMIT)]
 
 
-class New(Sent):
-    """An event to be stored."""
+class New(Strict):
+    """An event to be stored. What its texts may hold is looked at when its rows are made."""
 
     type: _Name
     payload: Any = None

@@ -7,7 +7,7 @@ from pydantic import Field
 from redrive.errors import Refused
 from redrive.operate import actions, masked, views
 from redrive.operate.auth import Permission
-from redrive.operate.web.api.shared import CursorQuery, IdPath, LimitQuery, Sent, Why, after, id_in, page, place_in
+from redrive.operate.web.api.shared import CursorQuery, IdPath, LimitQuery, Sent, Why, after, id_in, number_in, page
 from redrive.operate.web.api.shared import router as new_router
 from redrive.operate.web.guard import AppOf, CallerOf, needs
 from redrive.redrive import DEFAULT_IN_FLIGHT, Release
@@ -58,7 +58,7 @@ async def items(app: AppOf, redrive_id: IdPath, cursor: CursorQuery = None, limi
     """List the members of a redrive in their order, and what became of each."""
     standing = await views.find_redrive(app, redrive_id)
     query = f"items {standing.id}"
-    found = await views.items_after(app, standing.id, int(place_in(query, cursor) or 0), limit)
+    found = await views.items_after(app, standing.id, number_in(query, cursor) or 0, limit)
     following = found[-1].position if len(found) == limit else None
     return page([each.to_json() for each in found], after(query, following))
 

@@ -8,6 +8,7 @@ from redrive.operate.auth import Permission
 from redrive.operate.web.api.shared import Why, page
 from redrive.operate.web.api.shared import router as new_router
 from redrive.operate.web.guard import AppOf, CallerOf, needs
+from redrive.schedule import Schedule
 
 router = new_router("schedules")
 
@@ -22,22 +23,26 @@ class Named(Why):
 @needs(Permission.LOOK)
 async def schedules(app: AppOf) -> dict[str, Any]:
     """List them: what they publish, how often, when next."""
-    shown = [each.to_json() for each in await app.schedules.ls()]
-    return page([{**each, "payload": app.mask.everywhere(each.get("payload"))} for each in shown])
+    return page([_shown(app, each) for each in await app.schedules.ls()])
 
 
 @router.post("/schedules/pause")
 @needs(Permission.TUNE)
 async def pause(app: AppOf, caller: CallerOf, what: Named) -> dict[str, Any]:
     """Let it tick no more until it is resumed."""
-    return (await app.schedules.pause(what.name, by=caller.actor, reason=what.reason)).to_json()
+    return _shown(app, await app.schedules.pause(what.name, by=caller.actor, reason=what.reason))
 
 
 @router.post("/schedules/resume")
 @needs(Permission.TUNE)
 async def resume(app: AppOf, caller: CallerOf, what: Named) -> dict[str, Any]:
     """Let it tick again, from now on."""
-    return (await app.schedules.resume(what.name, by=caller.actor, reason=what.reason)).to_json()
+    return _shown(app, await app.schedules.resume(what.name, by=caller.actor, reason=what.reason))
+
+
+def _shown(app: AppOf, found: Schedule) -> dict[str, Any]:
+    told = found.to_json()
+    return {**told, **{name: app.mask.everywhere(told[name]) for name in ("payload", "options")}}
 
 
 @router.post("/schedules/run")

@@ -1,18 +1,18 @@
 """What the routes share: routers, pages with cursors, reasons, what an error looks like."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
 from fastapi import APIRouter, Path, Query
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from redrive.operate.cursor import after, id_in, place_in
+from redrive.operate.cursor import after, id_in, number_in, place_in
 from redrive.operate.web.guard import Guarded
 from redrive.replay import REASON_LIMIT
 
 __all__ = [
-    "BASE", "CursorQuery", "IdPath", "LimitQuery", "NamePath", "SelectionQuery", "Sent", "Text", "Why", "after",
-    "id_in", "page", "place_in", "router",
+    "BASE", "CursorQuery", "IdPath", "LimitQuery", "NamePath", "SelectionQuery", "Sent", "Strict", "Text", "Why",
+    "after", "id_in", "number_in", "page", "place_in", "router",
 ]  # fmt: skip
 
 BASE: Final = "/api/v1"
@@ -54,10 +54,20 @@ SelectionQuery = Annotated[
 ]
 
 
-class Sent(BaseModel):
+class Strict(BaseModel):
     """What a caller sends; what nobody knows is refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Sent(Strict):
+    """The same, and no text in it holds what no database has a place for."""
+
+    @model_validator(mode="after")
+    def _has_no_nul(self) -> Self:
+        if any(isinstance(value, str) and "\0" in value for value in self.__dict__.values()):
+            raise ValueError("a text holds NUL: no database has a place for it")
+        return self
 
 
 class Why(Sent):
