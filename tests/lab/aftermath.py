@@ -23,15 +23,16 @@ from typing import Any
 from redrive.batch import FINAL_NOTICE, FIRST_NOTICE
 from tests.lab import ledger
 from tests.lab.checker import Finding, check, query
-from tests.lab.crew import Crew, until
+from tests.lab.crew import Crew
 from tests.lab.hand import MAX_ATTEMPTS
 from tests.lab.record import Record
+from tests.waiting import wait_until
 
 
 def drain(crew: Crew, seconds: float = 120.0) -> None:
     """Stop publishing, let the workers finish, and end them."""
     crew.end("producer")
-    until(lambda: not unfinished(crew.url), seconds, f"left: {unfinished(crew.url)}; {crew.said()}")
+    wait_until(lambda: not unfinished(crew.url), seconds, f"left: {unfinished(crew.url)}; {crew.said()}")
     crew.end("worker")
 
 

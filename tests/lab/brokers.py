@@ -23,9 +23,9 @@ from confluent_kafka.cimpl import NewTopic
 from nats.aio.client import Client
 
 from tests.kafka_server import OwnKafka
-from tests.lab.crew import until
 from tests.lab.proxy import Proxy
 from tests.servers import NatsServer
+from tests.waiting import wait_until
 
 LINES = 25
 """Ordering keys: few, so that the next of a line comes soon behind one that was lost."""
@@ -133,10 +133,10 @@ class Side(ABC):
 
     def is_half_open(self) -> None:
         """Leave a request of somebody who is gone at the server, and let whoever takes in come back beside it."""
-        until(lambda: not self.left(), 60)
+        wait_until(lambda: not self.left(), 180)
         time.sleep(0.3)
         self.proxy.abandon_all()
-        until(lambda: self.proxy.living, 60)
+        wait_until(lambda: self.proxy.living, 60)
         time.sleep(0.3)
 
     def is_parted(self) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 import psycopg
 
 from tests import servers
-from tests.lab.crew import until
+from tests.waiting import wait_until
 
 SETTINGS = {"fsync": "off", "full_page_writes": "off", "max_connections": "40"}
 START_SECONDS = 30.0
@@ -67,7 +67,7 @@ class Cluster:
 
     def wait(self) -> float:
         """Wait until it can be written to; say when that was."""
-        until(self.answers, START_SECONDS, self.log())
+        wait_until(self.answers, START_SECONDS, self.log())
         return time.monotonic()
 
     def stop_at_once(self) -> None:
@@ -78,7 +78,7 @@ class Cluster:
         """End the server itself with SIGKILL; its children notice and end."""
         children = self.children()
         self._end(signal.SIGKILL)
-        until(lambda: not any(_is_alive(pid) for pid in children), 10)
+        wait_until(lambda: not any(_is_alive(pid) for pid in children), 10)
 
     def freeze(self) -> None:
         """Stop all its processes: connections stay open, and nobody answers."""
@@ -143,10 +143,10 @@ class Cluster:
         subprocess.run(command, check=True, capture_output=True, cwd="/", env=environment, timeout=60, **self.identity)
         made = Cluster(self.root, data, self.binaries, self.password, self.identity, self.settings)
         made.start()
-        until(lambda: self.run("select 1 from pg_stat_replication where state = 'streaming'"), 30, self.log())
+        wait_until(lambda: self.run("select 1 from pg_stat_replication where state = 'streaming'"), 30, self.log())
         self.run("alter system set synchronous_standby_names = '*'")
         self.run("select pg_reload_conf()")
-        until(lambda: self.run("select 1 from pg_stat_replication where sync_state = 'sync'"), 30, self.log())
+        wait_until(lambda: self.run("select 1 from pg_stat_replication where sync_state = 'sync'"), 30, self.log())
         return made
 
     def promote(self) -> float:

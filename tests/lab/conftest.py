@@ -4,11 +4,46 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+from tests.conftest import Run, fresh_database
 from tests.lab.record import Record
+from tests.servers import Postgres
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """Which store it is, and how to have another database of it, with our tables and nothing in them."""
+
+    store: str
+    database: Callable[[], AbstractContextManager[str]]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def fresh_tables(request: pytest.FixtureRequest, tmp_path: Path, migrated_file: Path, run: Run) -> Fresh:
+    """Give an experiment one store after the other, and as many databases of it as it has rounds."""
+    if request.param == "postgres":
+        server: Postgres = request.getfixturevalue("postgres_server")
+        return Fresh("postgres", lambda: fresh_database(server, has_tables=True))
+
+    run.backends["SQLite"] = sqlite3.sqlite_version
+
+    @contextmanager
+    def file() -> Iterator[str]:
+        folder = tmp_path / "round"
+        folder.mkdir()
+        shutil.copy(migrated_file, folder / "redrive.db")
+        yield f"sqlite:///{folder / 'redrive.db'}"
+        shutil.rmtree(folder)
+
+    return Fresh("sqlite", file)
 
 
 @pytest.fixture
@@ -42,5 +77,8 @@ def record(request: pytest.FixtureRequest, seed: int) -> Iterator[Callable[..., 
         each.write()
     found = sum((each.violations for each in made), start=type(made[0].violations)()) if made else {}
     if found:
-        again = f"LAB_SEED={seed} make lab ARGS='{request.node.nodeid}'"
+        # Whoever goes round with a new seed each time says which of them it was.
+        of = next(each.seed for each in made if each.violations)
+        form = "lab" if request.node.get_closest_marker("lab") else "test"
+        again = f"LAB_SEED={of} make {form} ARGS='{request.node.nodeid}'"
         pytest.fail(f"violations: {dict(found)}; again with: {again}", pytrace=False)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from tests.lab import ledger
 from tests.lab.checker import query
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 _HELD = (
@@ -66,7 +67,7 @@ class Crew:
         self.members.remove(member)
         self.killed.add(member.pid)
         _signal(member.pid, signal.SIGKILL)
-        until(lambda: member.pid in self.exits(), 10)
+        wait_until(lambda: member.pid in self.exits(), 10)
         if member.role == "worker":
             self._to_count.append((member.pid, time.monotonic()))
 
@@ -93,7 +94,7 @@ class Crew:
         leaving = [each for each in self.members if each.role == role]
         for each in leaving:
             _signal(each.pid, signal.SIGTERM)
-        until(lambda: {each.pid for each in leaving} <= self.exits().keys(), seconds)
+        wait_until(lambda: {each.pid for each in leaving} <= self.exits().keys(), seconds)
 
     def of(self, role: str) -> list[Member]:
         return [each for each in self.members if each.role == role]
@@ -114,11 +115,12 @@ class Crew:
 
 
 @contextmanager
-def crew_on(url: str, folder: Path) -> Iterator[Crew]:
-    """Have a crew for the length of a block; nobody is left at its end."""
+def crew_on(url: str, folder: Path, *, source: Path | None = None) -> Iterator[Crew]:
+    """Have a crew for the length of a block; nobody is left at its end. ``source``: whose code it runs, if not ours."""
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "tests.lab.hand", "--nursery", str(folder)]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_environment()) as made:
+    environment = _environment(*([source] if source else []))
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as made:
         crew = Crew(url, folder, made)
         try:
             yield crew
@@ -129,16 +131,9 @@ def crew_on(url: str, folder: Path) -> Iterator[Crew]:
             made.wait(10)
 
 
-def until(condition: Callable[[], object], seconds: float, what: str = "") -> None:
-    """Wait for something that other processes do; fail loudly when it does not come."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"the condition did not come true in {seconds} s{': ' if what else ''}{what}"
-        time.sleep(0.01)
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
+def _environment(*first: Path) -> dict[str, str]:
+    places = [*map(str, first), str(ROOT), os.environ.get("PYTHONPATH")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
 
 
 def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:

@@ -39,7 +39,7 @@ class Mutant:
     file: str
     old: str
     new: str
-    caught_by: str = "simulation"  # or "crash points", or the test that notices
+    caught_by: str = "simulation"  # or that of the wider world, or "crash points", or the test that notices
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,7 @@ class Caught:
     is_caught: bool
 
 
+WIDER = "simulation, wide"
 _FENCED = "where id = :id and fence = :fence and status = 'in_flight'"
 _STORES = "tests/stores/test_sessions.py tests/stores/test_fencing.py"
 _UNFENCED = "where id = :id and :fence = :fence and status = 'in_flight'"
@@ -89,6 +90,9 @@ MUTANTS = [
     Mutant("lost-for-ever", "an event that kills its workers is never set apart",
            "store/sqlite/sweep.sql", "status = case when lease_until is null and lost_count + 1 < :max_lost",
            "status = case when lease_until is null and :max_lost = :max_lost"),
+    Mutant("forgotten-runs-again", "an event that a sweep took in order to bury it is run when the answer was lost",
+           "store/sqlite/forget.sql", "status = case when lost_count >= :max_lost or lease_until is not null then",
+           "status = case when 0 then", "tests/stores/test_claims.py"),
     Mutant("lost-not-counted", "a crash spends an attempt",
            "store/sqlite/sweep.sql", "then attempts - 1 else attempts end", "then attempts else attempts end",
            _STORES),
@@ -134,7 +138,7 @@ MUTANTS = [
            "inbox.py", "if not await self._inner.deliver(self._lease.event_id, self._lease.fence):",
            "if await self._inner.deliver(self._lease.event_id, self._lease.fence) is None:"),
     Mutant("hook-apart", "an outcome is committed before what its hook writes",
-           "worker.py", '            (written,) = await transaction.run("settled", id=row[ID])',
+           "hook.py", '            (written,) = await transaction.run("settled", id=row[ID])',
            '            await transaction.execute("commit")\n            await transaction.execute("begin immediate")\n'
            '            (written,) = await transaction.run("settled", id=row[ID])'),
     Mutant("promote-forgotten", "the next of a key is not let go",
@@ -178,13 +182,13 @@ MUTANTS = [
            "store/writer.py", "self._roll_back_quietly()  # SQLite may have done so itself",
            'self.connection.execute("rollback")'),
     Mutant("drain-hangs", "a drain waits for the bell of an event that has ended already",
-           "worker.py", "if self._held and not may_go_on:", "if not may_go_on:"),
+           "worker.py", "if self._hands.held and not may_go_on:", "if not may_go_on:"),
     Mutant("asks-by-the-wall", "whoever only asks believes a clock that was set back, and probes nothing for an hour",
            "store/sqlite.py",
            "return max(to_micros(self.clock.now()), highest, self.writer.carried(self.clock.monotonic()))",
            "return to_micros(self.clock.now())", "tests/stores/test_time.py"),
     Mutant("stopping-spins", "a stopping worker with throttled events takes a whole core",
-           "worker.py", "_LOOK_AGAIN if hindered else 0.0", "0.0"),
+           "worker.py", "_LOOK_AGAIN if is_hindered else 0.0", "0.0"),
     Mutant("migration-in-parts", "a migration that is killed is there, and not written down",
            "store/sqlite.py", "                connection.execute(part)\n            connection.execute(",
            "                connection.execute(part)\n            connection.execute('commit')\n"
@@ -192,11 +196,54 @@ MUTANTS = [
            "tests/lab/test_upgrade.py"),
     Mutant("migration-without-a-look", "of two processes that migrate at once one fails",
            "store/sqlite.py",
-           '            if _applied(connection, version):\n                connection.execute("rollback")',
+           '            if version <= _version_of(connection):\n                connection.execute("rollback")',
            '            if False:\n                connection.execute("rollback")', "tests/stores/test_schema.py"),
     Mutant("hands-for-all", "events that wait for a child fill the hands of their worker",
            "throttle.py", "        return min(hands, self._most_apart - taken)", "        return hands",
            "tests/worker/test_isolation.py"),
+    Mutant("look-for-settle", "what has finished is not written down when nothing else is due",
+           "store/sqlite.py", "look=None if finished else look", "look=look"),
+    Mutant("route-unguarded", "whoever is known may do everything",
+           "operate/web/guard.py", "permission is not None and not caller.may(permission):", "permission is None:",
+           "tests/lab/test_security.py"),
+    Mutant("cursor-believed", "a cursor that somebody made up is an error of ours",
+           "operate/cursor.py", "        return None if place is None else UUID(place)\n    except ValueError:",
+           "        return None if place is None else UUID(place)\n    except KeyError:", "tests/lab/test_http.py"),
+    # One value of one argument of one command: the short form, with three lines of each, does not come by it.
+    Mutant("value-error-at-the-terminal", "a payload that is no JSON is an error of ours",
+           "operate/cli/publish.py", "except (ValueError, RecursionError) as error:",
+           "except RecursionError as error:", "tests/lab/test_cli.py -m lab"),
+    Mutant("looking-writes", "whoever lists events changes the database",
+           "operate/cli/events.py", "        now = app_.clock.now()\n    if events or",
+           "        await app_.publish('looked')\n        now = app_.clock.now()\n    if events or",
+           "tests/lab/test_cli.py"),
+    Mutant("secret-told", "what is secret in a payload is shown",
+           "operate/masked.py", '    told["payload"] = mask.everywhere(found.payload, secrets=secrets)\n', "",
+           "tests/lab/test_secrets.py"),
+    Mutant("pen-kept", "a transaction that could not begin keeps all others from writing",
+           "store/writer.py", "            self.pen.release()\n            raise", "            raise"),
+    Mutant("members-read-through", "retention reads the members of every redrive",
+           "store/sqlite/purge_members.sql", "r cross join redrive_redrive_item", "r join redrive_redrive_item",
+           "tests/lab/test_bloat.py"),
+    Mutant("overview-reads-all", "the overview reads the whole table until enough was delivered",
+           "store/sqlite/overview.sql", "redrive_outbox indexed by redrive_outbox_ended", "redrive_outbox not indexed",
+           "tests/lab/test_bloat.py"),
+    Mutant("permits-unseen", "permits that other workers hold are not counted",
+           "store/sqlite/throttle_used.sql", "and s.ended_at is null), 0)", "and s.ended_at < 0), 0)"),
+    Mutant("suspect-unthrottled", "an event that has only one chance left needs no permit",
+           "worker.py", "if not self._throttles.arrive(row, is_probe=are_probes)",
+           "if row[LOST_COUNT] >= self.options.max_lost - 1 or not self._throttles.arrive(row)",
+           "tests/worker/test_throttles.py"),
+    Mutant("tick-twice", "two workers publish the same tick of a schedule",
+           "store/sqlite/schedule_advance.sql", "and redrive_schedule.next_at = w.expected ", "", WIDER),
+    Mutant("tick-again", "a schedule whose times are changed ticks once more as before",
+           "store/sqlite/schedule_write.sql", "when excluded.next_at <= redrive_schedule.last_at then :following_at",
+           "when excluded.next_at <= 0 then :following_at", "tests/schedule/test_schedules.py"),
+    Mutant("purge-live", "a purge removes what has not ended",
+           "store/sqlite/purge_ended.sql", "status in ('delivered', 'cancelled') and ended_at < :before",
+           "status <> 'failed' and coalesce(ended_at, created_at) < :before", WIDER),
+    Mutant("purge-uncounted", "a purge leaves dead letters in the counts of their groups",
+           "store/sqlite.py", "                uncount_dead(connection, [row[0] for row in rows])\n", "", WIDER),
 ]  # fmt: skip
 
 
@@ -232,8 +279,9 @@ def _change(file: Path, mutant: Mutant) -> None:
 
 
 def _command(mutant: Mutant, seeds: int) -> list[str]:
-    if mutant.caught_by == "simulation":
-        return [sys.executable, "-m", "tests.lab.simulation", "hunt", "0", str(seeds)]
+    if mutant.caught_by in ("simulation", WIDER):
+        world = [] if mutant.caught_by == "simulation" else ["wide"]
+        return [sys.executable, "-m", "tests.lab.simulation", *world, "hunt", "0", str(seeds)]
     if mutant.caught_by == "crash points":
         return [sys.executable, "-m", "tests.lab.simulation", "crashes", "25"]
     options = ["-q", "-x", "-p", "no:cacheprovider", "-k", "not postgres"]

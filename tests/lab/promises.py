@@ -69,8 +69,9 @@ PROMISES = {
         "Nothing is done or shown without the permission for it, and no input is an unexpected error.", ""
     ),
     "upgrade": Promise(
-        "A migration that is killed is there or not, and the next run goes on.",
-        "nothing was released yet: from earlier schemas of this repository",
+        "A migration that is killed is there or not, and the next run goes on; old and new code share a database.",
+        "nothing was released yet: with earlier commits of this repository; code from before schema 14 goes on while it"
+        " runs, and is refused when it starts again",
     ),
     "flat": Promise("Memory, descriptors and latency do not grow with time, dead letters or open snapshots.", ""),
 }

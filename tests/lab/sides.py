@@ -16,10 +16,10 @@ from uuid import UUID
 import psycopg
 
 from redrive import LeaseLost, Redrive, RedriveError, Status, redrive
-from redrive.app import UNCHANGED
 from redrive.clock import VirtualClock
 from redrive.event import Outcome, Settlement
 from redrive.instant import to_micros
+from redrive.operations import UNCHANGED
 from redrive.redrive import Redriving, Release
 from redrive.store.base import ATTEMPTS, FENCE, ID, IDEMPOTENCY_KEY, SWEPT_STATUS, TARGET, Row
 from tests.lab.model import Lease

@@ -1,39 +1,54 @@
 """Crash points: one rich story (keys, a retry, a dead letter with its hook, steps undone, a dependency, a batch, a
-cancel and a redrive), its process killed before every statement, started again, and the end is the same."""
+cancel and a redrive), its process killed before every statement, between every commit and its answer, after every
+effect outside the database and at every await, started again, and the end is the same."""
 
 from __future__ import annotations
 
-import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain
 
 import pytest
 
 from tests.lab.record import Record
-from tests.lab.simulation.running import Summary, run_crashes, run_pairs
+from tests.lab.simulation.points import AWAIT, COMMIT, EFFECT, STATEMENT, Crashes, Point, Told, pairs, point, singles
+from tests.lab.simulation.process import ANSWER, AWAITING, BEFORE, OUTSIDE
+from tests.lab.simulation.running import Summary, run_story
 
 PROMISES = ("durable", "effect-once", "fence", "not-stuck", "trail", "notices", "order", "redrive-safe")
-STRIDE = 7
-"""Of the short form: 110 of 750 statements."""
+PARTS = 4
+"""Of the short form: each takes every fourth statement, commit and effect, and some of the awaits."""
+AWAITS = 10
+"""Every tenth of them."""
 
 
-def examine(record: Record, summary: Summary) -> None:
+def examine(
+    record: Record,
+    tellings: Callable[[Told], Iterable[Crashes]],
+    until: Callable[[Summary], bool] = lambda _: False,
+) -> Summary:
+    summary = run_story(tellings, until=until)
     record.cases += summary.seeds
     record.faults.update(summary.faults)
     record.reached.update(summary.reached)
     record.violations.update(summary.violations)
+    record.figures["tellings_a_second"] = round(summary.seeds / summary.seconds, 1)
     assert not summary.failed, str(summary)
+    return summary
 
 
 @pytest.mark.promise(*PROMISES)
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("half", range(2))
-def test_a_story_ends_the_same_wherever_its_process_is_killed(half: int, record: Callable[..., Record]) -> None:
-    summary = run_crashes(2 * STRIDE, first=1 + half * STRIDE)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_story_ends_the_same_wherever_its_process_is_killed(part: int, record: Callable[..., Record]) -> None:
+    def tellings(told: Told) -> Iterable[Crashes]:
+        whole = (singles(told, kind, PARTS, 1 + part) for kind in (STATEMENT, COMMIT, EFFECT))
+        return chain(*whole, singles(told, AWAIT, AWAITS * PARTS, 1 + AWAITS * part))
 
-    examine(record("crash points"), summary)
-    assert summary.seeds >= 40
-    assert summary.faults["killed before a statement"] == summary.seeds - 1  # the first was told as it is
+    summary = examine(record("crash points"), tellings)
+
+    assert all(summary.faults[name] for name in (BEFORE, ANSWER, OUTSIDE, AWAITING)), summary.faults
+    assert summary.faults.total() == summary.seeds - 2  # two were told as the story is
     assert all(
         summary.reached[name] for name in ("swept", "key promoted", "redrive done", "compensated", "batch finished")
     )
@@ -42,15 +57,23 @@ def test_a_story_ends_the_same_wherever_its_process_is_killed(half: int, record:
 @pytest.mark.lab
 @pytest.mark.promise(*PROMISES)
 @pytest.mark.timeout(0)
-def test_a_story_killed_before_every_statement_and_then_once_more(
+def test_a_story_killed_at_every_point_and_then_once_more(
     record: Callable[..., Record], seed: int, budget: float
 ) -> None:
     end = time.monotonic() + budget
-    noted = record("crash points")
 
-    singles = run_crashes(until=lambda _: time.monotonic() > end)
-    examine(noted, singles)
+    def tellings(told: Told) -> Iterable[Crashes]:
+        every = (singles(told, kind) for kind in (EFFECT, COMMIT, STATEMENT, AWAIT))
+        return chain(*every, pairs(told, seed))
 
-    statements, dice = singles.reached["statements"], random.Random(seed)
-    pairs = ((dice.randrange(1, statements), dice.randrange(1, statements)) for _ in range(statements**2))
-    examine(noted, run_pairs(pairs, until=lambda _: time.monotonic() > end))
+    summary = examine(record("crash points"), tellings, lambda _: time.monotonic() > end)
+
+    assert all(summary.faults[name] for name in (BEFORE, ANSWER, OUTSIDE)), summary.faults
+
+
+def test_a_crash_point_is_read_as_it_is_written() -> None:
+    for each in (Point(STATEMENT, 12), Point(AWAIT, 40), Point(COMMIT, 3), Point(EFFECT, 2)):
+        assert point(str(each)) == each
+    assert str(Point(STATEMENT, 12)) == "12"
+    with pytest.raises(ValueError, match="no crash point"):
+        point("sleep:3")

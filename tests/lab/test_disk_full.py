@@ -21,7 +21,8 @@ from tests.lab import checker
 from tests.lab.record import Record
 from tests.lab.sides import Side
 from tests.lab.test_model import Machine, World, explore
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 EVENTS = 12
 MANY = 1_000_000  # pages

@@ -16,9 +16,10 @@ from redrive.store.sql import migrations
 from tests.conftest import fresh_database
 from tests.lab import aftermath
 from tests.lab.checker import query
-from tests.lab.crew import Crew, crew_on, until
+from tests.lab.crew import Crew, crew_on
 from tests.lab.record import Record
 from tests.servers import Postgres
+from tests.waiting import wait_until
 
 PROMISES = ("durable", "no-phantom", "effect-once", "fence", "not-stuck", "bounded", "trail", "order", "notices")
 Fresh = tuple[str, Callable[[int], AbstractContextManager[str]]]
@@ -76,6 +77,7 @@ def killed_again_and_again(url: str, folder: Path, dice: random.Random, run: Rec
     """Let a crew work, kill one of it at random moments, start it again; then let it finish, and look."""
     with crew_on(url, folder) as crew:
         assemble(crew)
+        wait_until(lambda: version(url), 60)  # kills in the middle of the first migration are below
         for _ in range(kills):
             time.sleep(dice.uniform(0.02, 0.5))
             crew.count_held()
@@ -147,13 +149,13 @@ def killed_migrations(url: str, folder: Path, dice: random.Random, run: Record, 
                 crew.kill(each)
             run.reached[f"version {version(url)}"] += 1
         last = crew.start("migrate")
-        until(lambda: last.pid in crew.exits(), 30)
+        wait_until(lambda: last.pid in crew.exits(), 30)
         assert crew.exits()[last.pid] == 0, crew.said()
         run.cases += kills
         assert version(url) == migrations("sqlite")[-1][0]
         crew.start("worker")
         crew.start("producer", most=20)
-        until(lambda: query(url, "select 1 from {}outbox where status = 'delivered'"), 30)
+        wait_until(lambda: query(url, "select 1 from {}outbox where status = 'delivered'"), 30)
         aftermath.drain(crew)
         found = aftermath.look(crew)
         run.violations += found.violations

@@ -10,6 +10,7 @@ from tests.lab.mutants import MUTANTS, hunt, table
 from tests.lab.record import ROOT, Record
 
 FAST = ("sweep-no-guard", "trail-settle-forgotten", "replay-resets-key")
+OF_KEPT_SEEDS = ("drain-hangs", "raw-disk-error", "clock-error-kills", "stopping-spins", "settle-no-fence")
 
 
 def test_every_mutant_still_fits_the_source() -> None:
@@ -25,6 +26,17 @@ def test_a_deliberate_bug_is_caught(name: str) -> None:
     (mutant,) = (each for each in MUTANTS if each.name == name)
 
     caught = hunt(mutant)
+
+    assert caught.is_caught, table([caught])
+
+
+@pytest.mark.promise("fence", "not-stuck")
+@pytest.mark.parametrize("name", OF_KEPT_SEEDS)
+def test_a_kept_seed_still_leads_to_its_bug(name: str) -> None:
+    """When the engine takes other steps, a seed may lead elsewhere: find another (``hunt``), and keep that."""
+    (mutant,) = (each for each in MUTANTS if each.name == name)
+
+    caught = hunt(mutant, seeds=0)
 
     assert caught.is_caught, table([caught])
 

@@ -23,7 +23,7 @@ from tests.lab.hand import MAX_ATTEMPTS, POLICY, Answered
 from tests.lab.ledger import Ledger, ledger_at, lines
 from tests.lab.proxy import How, Proxy, Way, proxy_to
 from tests.lab.record import Record
-from tests.worker.conftest import until
+from tests.waiting import until
 
 PROMISES = ("durable", "no-phantom", "effect-once", "fence", "not-stuck")
 CALL_SECONDS = 1.0

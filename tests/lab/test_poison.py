@@ -27,7 +27,8 @@ from redrive.clock import VirtualClock
 from redrive.store.base import PAYLOAD
 from tests.lab.record import Record
 from tests.stores.helpers import Hands, failed, found
-from tests.worker.conftest import until, working
+from tests.waiting import until
+from tests.worker.conftest import working
 
 # --- payloads ---
 

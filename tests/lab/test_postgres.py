@@ -22,9 +22,10 @@ from tests import servers
 from tests.conftest import REQUIRE_ALL, Run
 from tests.lab import aftermath
 from tests.lab.cluster import Cluster, own_cluster
-from tests.lab.crew import Crew, crew_on, until
+from tests.lab.crew import Crew, crew_on
 from tests.lab.proxy import proxy_to
 from tests.lab.record import Record
+from tests.waiting import wait_until
 
 PROMISES = ("durable", "no-phantom", "effect-once", "fence", "not-stuck", "trail", "order")
 FIRST_CLAIM_SECONDS = 3.0
@@ -100,7 +101,7 @@ def backend_killed(cluster: Cluster, dice: random.Random) -> float:
     pid = dice.choice(cluster.backends())
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    until(lambda: not Path(f"/proc/{pid}").exists(), 10)
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), 10)
     return cluster.wait()
 
 
@@ -161,7 +162,7 @@ def at_work(cluster: Cluster, folder: Path, dice: random.Random, run: Record) ->
         for _ in range(2):
             crew.start("worker", lease="2s", call_seconds=5.0)
         crew.start("producer", call_seconds=5.0)
-        until(lambda: crew.ledger.exists() and crew.ledger.stat().st_size > 10_000, 30, crew.said())
+        wait_until(lambda: crew.ledger.exists() and crew.ledger.stat().st_size > 10_000, 30, crew.said())
         yield Scene(cluster, crew, dice, run)
 
 
@@ -275,7 +276,7 @@ def test_through_pgbouncer_in_transaction_mode_nothing_is_lost_when_it_is_killed
             for _ in range(2):
                 crew.start("worker", url=pooled, lease="2s", call_seconds=5.0)
             crew.start("producer", url=pooled, call_seconds=5.0)
-            until(lambda: crew.ledger.exists() and crew.ledger.stat().st_size > 10_000, 30, crew.said())
+            wait_until(lambda: crew.ledger.exists() and crew.ledger.stat().st_size > 10_000, 30, crew.said())
             scene = Scene(cluster, crew, dice, run)
             for _ in range(2):
                 tail = aftermath.Tail(crew.ledger)
@@ -310,7 +311,7 @@ def test_a_standby_takes_over_and_everything_acknowledged_is_there(
         for _ in range(2):
             crew.start("worker", url=address, lease="2s", call_seconds=5.0)
         crew.start("producer", url=address, call_seconds=5.0)
-        until(lambda: crew.ledger.exists() and crew.ledger.stat().st_size > 10_000, 30, crew.said())
+        wait_until(lambda: crew.ledger.exists() and crew.ledger.stat().st_size > 10_000, 30, crew.said())
         scene = Scene(standby, crew, random.Random(seed), run)
 
         tail = aftermath.Tail(crew.ledger)

@@ -11,11 +11,16 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from itertools import count
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from tests.lab.record import ROOT, Record
+from tests.lab.simulation.disk import Disk, a_disk
 from tests.lab.simulation.running import Summary, digests, kept, run_seeds
+from tests.lab.simulation.wider import Wider
+from tests.lab.simulation.world import World
 
 PROMISES = (
     "durable", "no-phantom", "effect-once", "fence", "not-early", "bounded", "not-stuck", "trail", "notices",
@@ -44,9 +49,15 @@ RARELY = (
 )
 """Reached once in some hundred seeds: only a long run is asked for them."""
 
+WIDELY = ("schedule ticked", "removed", "policy set", "queue paused")
+"""What only the wider world reaches."""
 
-def examine(record: Record, seeds: Iterable[int], until: Callable[[Summary], bool] = lambda _: False) -> Summary:
-    summary = run_seeds(seeds, until=until)
+
+def examine(
+    record: Record, seeds: Iterable[int], until: Callable[[Summary], bool] = lambda _: False,
+    world: type[World] = World,
+) -> Summary:  # fmt: skip
+    summary = run_seeds(seeds, until=until, world=world)
     record.cases += summary.seeds
     record.faults.update(summary.faults)
     record.reached.update(summary.reached)
@@ -72,13 +83,28 @@ def test_whatever_fails_nothing_is_lost_doubled_early_or_stuck(
     assert sum(summary.reached[name] > 0 for name in OFTEN) >= len(OFTEN) - 3, summary.reached
 
 
+@pytest.mark.promise(*PROMISES)
+@pytest.mark.req("A8")
+@pytest.mark.timeout(600)
+def test_nor_while_policies_schedules_and_queues_are_changed_and_the_past_is_removed(
+    record: Callable[..., Record], seed: int
+) -> None:
+    summary = examine(record("simulation"), range(seed, seed + PART), world=Wider)
+
+    assert not summary.failed, str(summary)
+    assert all(summary.reached[name] for name in WIDELY), summary.reached
+
+
 @pytest.mark.lab
 @pytest.mark.promise(*PROMISES)
 @pytest.mark.timeout(0)
-def test_whatever_fails_in_many_seeds(record: Callable[..., Record], seed: int, budget: float) -> None:
+@pytest.mark.parametrize("world", [World, Wider])
+def test_whatever_fails_in_many_seeds(
+    world: type[World], record: Callable[..., Record], seed: int, budget: float
+) -> None:
     end = time.monotonic() + budget
 
-    summary = examine(record("simulation"), count(seed), lambda _: time.monotonic() > end)
+    summary = examine(record("simulation"), count(seed), lambda _: time.monotonic() > end, world)
 
     assert not summary.failed, str(summary)
     if summary.seeds >= 2_000:
@@ -106,3 +132,40 @@ def test_a_seed_gives_the_same_trace_every_time_and_everywhere() -> None:
         capture_output=True, env={**os.environ, "PYTHONHASHSEED": "77"},
     )  # fmt: skip
     assert elsewhere.stdout.split() == here
+
+
+NOW_HELD = (
+    "insert into redrive_outbox (id, type, target, payload, idempotency_key, status, due_at, created_at, attempts,"
+    " fence, session_id, lost_count) values ('e', 't', 't', '{}', 'k', 'in_flight', 0, 0, 1, 3, ?, ?)"
+)
+PUT_BACK = "update redrive_outbox set status = 'pending' where id = :id and :fence = :fence"
+
+
+@pytest.mark.parametrize(
+    ("held_by", "lost", "fence", "is_stale"),
+    [
+        ("now", 0, 3, False),
+        ("now", 0, 1, True),  # an older attempt of the same worker
+        ("before", 0, 3, True),  # its own session, and that is gone
+        ("before", 2, 3, False),  # it has swept this one, to bury it
+        ("before", 2, 2, True),
+        ("other", 2, 3, True),  # of another worker, or of this one in an earlier life
+    ],
+)
+def test_the_file_itself_notices_who_settles_what_is_not_theirs(
+    held_by: str, lost: int, fence: int, is_stale: bool
+) -> None:
+    with a_disk() as disk:
+        disk.max_lost = 2
+        disk.asking = cast("Any", SimpleNamespace(session="now", sessions={"before", "now"}))
+        disk.hand.execute(NOW_HELD, (held_by, lost))
+
+        _put_back(disk, {"id": "e", "fence": fence})
+
+        noticed = disk.query("select name from lab_violation")
+    assert noticed == ([("stale settle",)] if is_stale else [])
+
+
+def _put_back(disk: Disk, values: dict[str, Any]) -> None:
+    disk.values = values
+    disk.hand.execute(PUT_BACK, values)

@@ -23,6 +23,8 @@ from redrive.store.sqlite import SqliteStore, _split
 from tests.lab.record import Record
 from tests.stores.helpers import is_postgres
 
+pytestmark = pytest.mark.no_tables
+
 VERSIONS = [version for version, _, _ in migrations("sqlite")]
 NEWEST = VERSIONS[-1]
 ALL_ENDED = {Status.DELIVERED: 5, Status.CANCELLED: 1}  # the dead letter was redriven, what was in flight swept

@@ -12,8 +12,9 @@ import pytest
 
 from tests.lab import aftermath, ledger
 from tests.lab.checker import query
-from tests.lab.crew import Crew, Member, crew_on, until
+from tests.lab.crew import Crew, Member, crew_on
 from tests.lab.record import Record
+from tests.waiting import wait_until
 
 PROMISES = ("fence", "effect-once", "not-stuck", "durable", "trail", "order")
 LEASE = 1.0
@@ -52,7 +53,10 @@ def stopped_again_and_again(
         for _ in range(2):
             crew.start("producer", inside=0.05, slow=0.2, pause=0.02)
         tail = aftermath.Tail(crew.ledger)
-        for number in range(zombies):
+        for number in range(3 * zombies):
+            # On SQLite one that was stopped with the file in its hands is not swept: then another has to be.
+            if number >= zombies and run.reached["swept while stopped"]:
+                break
             if number >= 3 and time.monotonic() > end:
                 break
             zombie = dice.choice(crew.of("worker"))
@@ -110,7 +114,7 @@ def test_what_others_see_while_a_worker_is_stopped_inside_a_transaction(
     run = record("zombies", "sqlite" if store_url.startswith("sqlite") else "postgres")
     with crew_on(store_url, tmp_path / "crew") as crew:
         first = crew.start("worker")
-        until(crew.ledger.exists, 20)
+        wait_until(crew.ledger.exists, 20)
         tail = aftermath.Tail(crew.ledger)
         crew.start("producer", inside=0.3, most=40)
         inside = tail.wait_for("inside", 20)
@@ -124,7 +128,7 @@ def test_what_others_see_while_a_worker_is_stopped_inside_a_transaction(
             run.reached["everybody waited"] += 1
         else:
             tail.first_attempt(began, 10)
-            until(lambda: _swept(crew, first), 10)
+            wait_until(lambda: _swept(crew, first), 10)
             tail.wait_for("attempt", 20, "fail", id=inside["id"], error="StoreUnavailable")
             run.reached["its event waited, the others went on"] += 1
         crew.go_on(first)

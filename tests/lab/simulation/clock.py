@@ -32,13 +32,13 @@ class SimClock(VirtualClock):
 
     @property
     def micros(self) -> int:
-        return int((_START + self._loop.time() + self._wall.offset + self._skew) * 1e6)
+        return int((_START + self._loop.now + self._wall.offset + self._skew) * 1e6)
 
     def now(self) -> datetime:
         return from_micros(self.micros)
 
     def monotonic(self) -> float:
-        return self._loop.time()
+        return self._loop.now
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(max(0.0, seconds))

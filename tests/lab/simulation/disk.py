@@ -1,12 +1,14 @@
 """The file that all processes share, and the lines to it that can break.
 
-Connections are kept from one seed to the next, for opening one costs more than a whole worker does: a process gets a
-*line*, and when it dies its line is cut, whatever was begun is rolled back, and the connection goes to the next.
+A process gets *lines*, and when it dies they are cut and whatever was begun is rolled back. All lines share two
+connections, for opening one costs more than a whole worker does, and each would read anew what another has written:
+whoever has begun a transaction has the first to itself, and meanwhile others read what is committed from the second.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sqlite3
 import tempfile
@@ -41,6 +43,20 @@ def trouble(code: int, name: str) -> sqlite3.OperationalError:
     return error
 
 
+def said_fence(values: Any, event_id: str) -> int | None:
+    """Find the fence that a statement names with an event: beside its id, whatever form its values have."""
+    if isinstance(values, dict):
+        if values.get("id") == event_id and "fence" in values:
+            return int(values["fence"])
+        named = [text for text in json.loads(values.get("leases", "[]")) if text.startswith(event_id)]
+        return int(named[0].rpartition(":")[2]) if named else None
+    if event_id in values:
+        fence = values[values.index(event_id) + 1]
+        return fence if isinstance(fence, int) else None
+    found = [said_fence(row, event_id) for row in values if isinstance(row, tuple)]
+    return next((fence for fence in found if fence is not None), None)
+
+
 class Disk:
     """One SQLite file with the schema and the rules, emptied for every seed."""
 
@@ -48,14 +64,14 @@ class Disk:
         self.path = path
         self.holder: Line | None = None
         self.asking: Process | None = None
+        self.values: Any = ()  # of the statement that runs
         self.max_lost = 0  # that the workers allow
-        self._free: dict[bool, list[sqlite3.Connection]] = {True: [], False: []}
-        self._all: list[sqlite3.Connection] = []
         self.now = 0
         self._origin = (0, 0.0)  # a time, and what the monotonic clock said then
         self.let_go: Callable[[], None] = lambda: None
         asyncio.run(_migrated(path))
         self.hand = self._connected()
+        self.eye = self._connected()
         self.url = f"sqlite:///{path}"
         checker.KNOWN[self.url] = self.hand
         self.hand.execute("pragma journal_mode=wal")
@@ -71,18 +87,33 @@ class Disk:
 
     def _connected(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
-            self.path, isolation_level=None, check_same_thread=False, timeout=0.0, cached_statements=512
+            f"file:{self.path}?vfs=unix-excl",
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,
+            timeout=0.0,
+            cached_statements=512,
         )
         connection.execute("pragma synchronous=off")
         connection.execute("pragma wal_autocheckpoint=4000")
         connection.create_function("lab_who", 0, self._who)
+        connection.create_function(
+            "lab_was", 1, lambda session: self.asking is not None and session in self.asking.sessions
+        )
+        connection.create_function("lab_begins", 1, self._begins)
+        connection.create_function(
+            "lab_says", 2, lambda event_id, fence: said_fence(self.values, event_id) in (fence, None)
+        )
         connection.create_function("lab_max_lost", 0, lambda: self.max_lost)
         connection.create_function("lab_now", 0, lambda: self.now)
-        self._all.append(connection)
         return connection
 
     def _who(self) -> str:
         return "" if self.asking is None else self.asking.session
+
+    def _begins(self, session: str) -> None:
+        if self.asking is not None:
+            self.asking.sessions.add(session)
 
     def empty(self) -> None:
         """Make it as it was when it was new."""
@@ -92,22 +123,18 @@ class Disk:
         self.hand.execute("begin immediate")
         for name in self._tables:
             self.hand.execute(f"delete from {name}")
-        self.hand.execute("delete from lab_violation")
+        for name in ("lab_violation", "lab_removed"):  # which have noted how the rest was deleted
+            self.hand.execute(f"delete from {name}")
         for text, row in self._rows:
             self.hand.execute(text, row)
         self.hand.execute("commit")
 
     def query(self, text: str, values: Iterable[Any] = ()) -> list[Any]:
-        return self.hand.execute(text, tuple(values)).fetchall()
+        return self.seen_by(None).execute(text, tuple(values)).fetchall()
 
-    def line(self, process: Process, *, reads: bool) -> Line:
-        free = self._free[reads]
-        return Line(self, process, free.pop() if free else self._connected(), reads=reads)
-
-    def take_back(self, connection: sqlite3.Connection, *, reads: bool) -> None:
-        if connection.in_transaction:
-            connection.execute("rollback")
-        self._free[reads].append(connection)
+    def seen_by(self, line: Line | None) -> sqlite3.Connection:
+        """Give whoever asks the connection on which it sees what it may."""
+        return self.hand if self.holder is None or self.holder is line else self.eye
 
     def is_free_for(self, line: Line) -> bool:
         return self.holder is None or self.holder is line
@@ -127,8 +154,8 @@ class Disk:
 
     def close(self) -> None:
         del checker.KNOWN[self.url]
-        for connection in self._all:
-            connection.close()
+        self.hand.close()
+        self.eye.close()
 
 
 async def _migrated(path: Path) -> None:
@@ -153,32 +180,33 @@ def a_disk() -> Iterator[Disk]:
 class Line:
     """What a store takes for its connection: every statement is counted, and some go wrong."""
 
-    __slots__ = ("_changes", "_disk", "_process", "_reads", "_real")
+    __slots__ = ("_changes", "_disk", "_is_cut", "_process")
 
-    def __init__(self, disk: Disk, process: Process, real: sqlite3.Connection, *, reads: bool) -> None:
+    def __init__(self, disk: Disk, process: Process) -> None:
         self._disk = disk
         self._process = process
-        self._real: sqlite3.Connection | None = real
-        self._reads = reads
+        self._is_cut = False
         self._changes = 0
         process.lines.append(self)
 
     @property
     def in_transaction(self) -> bool:
-        return self._real is not None and self._real.in_transaction
+        return self._disk.holder is self
 
     @property
     def total_changes(self) -> int:
-        return 0 if self._real is None else self._real.total_changes
+        return self._disk.hand.total_changes
 
     def execute(self, sql: str, parameters: Any = ()) -> Any:
-        real, process = self._reached(sql), self._process
+        disk, process = self._disk, self._process
+        self._reached(sql)
+        disk.look_at_clock(process)
         if sql == "begin immediate":
-            return self._begin(real)
+            return self._begin()
         if sql == "commit":
-            return self._commit(real)
-        self._disk.asking = process
-        answer = real.execute(sql, parameters)
+            return self._commit()
+        disk.asking, disk.values = process, parameters
+        answer = disk.seen_by(self).execute(sql, parameters)
         if sql == "rollback":
             self._freed()
         if process.is_doomed:
@@ -186,40 +214,41 @@ class Line:
         return answer
 
     def executemany(self, sql: str, rows: Any) -> Any:
-        real = self._reached(sql)
-        self._disk.asking = self._process
-        answer = real.executemany(sql, rows)
-        self._process.did(sql, answer)
+        disk, process = self._disk, self._process
+        self._reached(sql)
+        disk.asking, disk.values = process, rows
+        answer = disk.seen_by(self).executemany(sql, rows)
+        process.did(sql, answer)
         return answer
 
-    def _reached(self, sql: str) -> sqlite3.Connection:
-        if self._real is None:
-            raise Dead(self._process.name)
+    def _reached(self, sql: str) -> None:
         process = self._process
+        if self._is_cut:
+            raise Dead(process.name)
         process.statements += 1
         if process.statements >= process.alert_at:
             error = process.about_to(sql, self)
             if error is not None:
                 raise error
-        return self._real
 
     def roll_back(self) -> None:
         """Roll back by itself, as SQLite may do when the disk fails."""
-        if self._real is not None and self._real.in_transaction:
-            self._real.execute("rollback")
-            self._freed()
+        if self._disk.holder is self:
+            self._disk.hand.execute("rollback")
+            self._disk.free()
 
-    def _begin(self, real: sqlite3.Connection) -> Any:
-        if not self._disk.is_free_for(self):
+    def _begin(self) -> Any:
+        disk = self._disk
+        if not disk.is_free_for(self):
             raise Blocked
-        answer = real.execute("begin immediate")
-        self._disk.holder = self
-        self._disk.look_at_clock(self._process)
-        self._changes = real.total_changes
+        answer = disk.hand.execute("begin immediate")
+        disk.holder = self
+        self._changes = disk.hand.total_changes
         self._process.did("begin immediate", answer)
         return answer
 
-    def _commit(self, real: sqlite3.Connection) -> Any:
+    def _commit(self) -> Any:
+        real = self._disk.seen_by(self)
         changed = real.total_changes - self._changes
         if changed:
             unsaid = real.execute(_DUE).fetchone()
@@ -240,8 +269,6 @@ class Line:
             self._disk.free()
 
     def close(self) -> None:
-        """Give the connection back; what was begun is rolled back."""
-        real, self._real = self._real, None
-        if real is not None:
-            self._disk.take_back(real, reads=self._reads)
-            self._freed()
+        """Cut it; what was begun is rolled back."""
+        self._is_cut = True
+        self.roll_back()

@@ -85,7 +85,7 @@ class Loop(asyncio.BaseEventLoop):
     def __init__(self, dice: random.Random) -> None:
         super().__init__()
         self._roll = dice.random
-        self._now = 1_000.0
+        self.now = 1_000.0
         self._listed: list[Lane] = []
         self._timers: list[tuple[float, int, Call]] = []
         self._timer_number = 0
@@ -94,23 +94,28 @@ class Loop(asyncio.BaseEventLoop):
         self.callbacks = 0
 
     def time(self) -> float:
-        return self._now
+        return self.now
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass for everybody, as when the machine was busy."""
-        self._now += seconds
+        self.now += seconds
 
     # Taking callbacks in
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Call:  # type: ignore[override]
         call = Call(callback, args, self, context)
-        self._put(call)
+        lane: Lane = call._context[LANE]
+        if not lane.owner.is_dead:
+            lane.queue.append(call)
+            if not lane.is_listed:
+                lane.is_listed = True
+                self._listed.append(lane)
         return call
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Call:  # type: ignore[override]
-        return self.call_at(self._now + delay, callback, *args, context=context)
+        return self.call_at(self.now + delay, callback, *args, context=context)
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Call:  # type: ignore[override]
         call = Call(callback, args, self, context)
@@ -186,18 +191,20 @@ class Loop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         """Run until it is told to stop; asyncio would call this once for every callback."""
-        timers, listed, roll = self._timers, self._listed, self._roll
+        timers, listed, roll, run, pop = self._timers, self._listed, self._roll, self._run, heapq.heappop
         while not self._stopping:  # type: ignore[attr-defined]
-            self._now += _TICK
-            while timers and (timers[0][0] <= self._now or timers[0][2]._cancelled):
-                call = heapq.heappop(timers)[2]
+            self.now += _TICK
+            while timers and (timers[0][0] <= self.now or timers[0][2]._cancelled):
+                call = pop(timers)[2]
                 if not call._cancelled:
                     self._put(call)
             while listed:
                 place = int(roll() * len(listed)) if len(listed) > 1 else 0
                 lane = listed[place]
                 if lane.queue and not lane.is_held:
-                    self._run(lane.queue.popleft())
+                    call = lane.queue.popleft()
+                    if not call._cancelled:
+                        run(call)
                     break
                 lane.is_listed = False
                 listed[place] = listed[-1]
@@ -205,14 +212,12 @@ class Loop(asyncio.BaseEventLoop):
             else:
                 if not timers:
                     raise Stalled("nothing is ready, and no timer is set")
-                self._now = max(self._now, timers[0][0])
+                self.now = max(self.now, timers[0][0])
 
     def _run(self, call: Call) -> None:
         self.callbacks += 1
         if self.callbacks > _MOST_CALLBACKS:
             raise Stalled(f"{_MOST_CALLBACKS} callbacks, and no end: the last one was {call._callback!r}")
-        if call._cancelled:
-            return
         try:
             call._context.run(call._callback, *call._args)
         except (SystemExit, KeyboardInterrupt):

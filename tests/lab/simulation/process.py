@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tests.lab.simulation.world import World
 
 BEFORE, AFTER, ANSWER = "killed before a statement", "killed after a statement", "killed between commit and answer"
+OUTSIDE, AWAITING = "killed after an effect outside", "killed at an await"
 ERRORS = {
     "busy": sqlite3.SQLITE_BUSY,
     "full": sqlite3.SQLITE_FULL,
@@ -36,6 +37,7 @@ class Process(Owner):
         self.world = world
         self.clock = SimClock(world.loop, world.wall, world.next_seed(), skew)
         self.lines: list[Line] = []
+        self.sessions: set[str] = set()
         self.app: Redrive
         self.worker: Worker | None = None
         self.statements = 0
@@ -96,6 +98,10 @@ class Process(Owner):
             answer.close()  # or the connection would go on reading for whoever has it next
             self.kill(AFTER if self._after else ANSWER)
             raise Dead(self.name)
+
+    def acts_outside(self, key: str) -> None:
+        """Have an effect that no transaction can take back."""
+        self.world.outside[key] += 1
 
     def changed(self, rows: int) -> None:
         self.world.committed(self, rows)

@@ -1,5 +1,6 @@
 -- The rules that hold at every step, kept by the file itself: what breaks one is noted and nothing else changes.
--- lab_who() is the session of the worker whose statement runs, lab_now() the latest time this file can know.
+-- lab_who() is the session of the worker whose statement runs, lab_was(x) whether x was one of its process, lab_says(x, n)
+-- whether the statement is about fence n of x (or about none), lab_now() the latest time this file can know.
 
 create table lab_effect (key text not null, event_id text not null, fence bigint not null);
 create index lab_effect_event on lab_effect (event_id);
@@ -7,6 +8,7 @@ create table lab_violation (name text not null, said text not null);
 create table lab_reached (name text not null);
 create table lab_note (event_id text not null, kind text not null, attempts integer not null);
 create table lab_due (event_id text not null, kind text not null);
+create table lab_removed (id text not null, key text not null);
 
 -- The fence
 
@@ -17,12 +19,17 @@ create trigger lab_claim_fence after update of status on redrive_outbox
 when new.status = 'in_flight' and old.status = 'pending' and new.fence <= old.fence
 begin insert into lab_violation values ('fence', new.id || ' was claimed and its fence stayed ' || new.fence); end;
 
--- By name: a worker that lost its session while it buried what it had swept goes on under a new one; the fence is its own.
+-- Exact: by the fence it has now, and by the session that holds it. The one exception is what was swept to be settled by
+-- its sweeper (lost too often, or overtime): that worker may have begun a new session since, in the same process.
 create trigger lab_stale after update of status on redrive_outbox
 when old.status = 'in_flight' and new.status not in ('in_flight', 'cancelled') and new.lost_count = old.lost_count
-     and (select name from redrive_session where id = old.session_id)
-         <> (select name from redrive_session where id = lab_who())
+     and not (lab_says(old.id, old.fence)
+              and (old.session_id = lab_who()
+                   or lab_was(old.session_id) and (old.lost_count >= lab_max_lost() or old.lease_until is not null)))
 begin insert into lab_violation values ('stale settle', new.id || ' became ' || new.status || ' by somebody who does not hold it'); end;
+
+create trigger lab_begun after insert on redrive_session
+begin select lab_begins(new.id); end;
 
 create trigger lab_stale_effect after update of status on redrive_outbox
 when new.status = 'delivered' and exists (select 1 from lab_effect e where e.event_id = new.id and e.fence <> new.fence)
@@ -104,6 +111,12 @@ begin insert into lab_violation values ('lost', old.id || ' was deleted and had 
 
 create trigger lab_attempts after update of attempts on redrive_outbox when new.attempts < 0
 begin insert into lab_violation values ('over-run', new.id || ' has had ' || new.attempts || ' attempts'); end;
+
+-- What is gone is remembered: events, and redrives that have lost members (these have no key).
+create trigger lab_removes after delete on redrive_outbox
+begin insert into lab_removed values (old.id, old.idempotency_key); end;
+create trigger lab_removes_member after delete on redrive_redrive_item
+begin insert into lab_removed values (old.redrive_id, ''); end;
 
 -- Redrives and reservations
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.lab.simulation.disk import Disk, a_disk
+from tests.lab.simulation.points import Crashes, Told
 from tests.lab.simulation.script import tell
 from tests.lab.simulation.world import Outcome, World
 
@@ -51,18 +52,20 @@ def kept() -> list[int]:
     return [int(line.split()[0]) for line in _KEPT.read_text(encoding="utf-8").splitlines()]
 
 
-def run_seed(disk: Disk, seed: int, say: Callable[[str], None] | None = None) -> Outcome:
+def run_seed(disk: Disk, seed: int, say: Callable[[str], None] | None = None, *, world: type[World] = World) -> Outcome:
     disk.empty()
-    return World(disk, seed, say=say).run()
+    return world(disk, seed, say=say).run()
 
 
-def run_seeds(seeds: Iterable[int], *, until: Callable[[Summary], bool] = lambda _: False) -> Summary:
+def run_seeds(
+    seeds: Iterable[int], *, until: Callable[[Summary], bool] = lambda _: False, world: type[World] = World
+) -> Summary:
     """Run them all, or until somebody has seen enough."""
     summary = Summary()
     began = time.monotonic()
     with quiet(), a_disk() as disk:
         for seed in seeds:
-            summary.add(run_seed(disk, seed), str(seed))
+            summary.add(run_seed(disk, seed, world=world), f"{world.name} {seed}".strip())
             if summary.seeds % _COLLECT_EVERY == 0:
                 gc.collect()
             if until(summary):
@@ -71,35 +74,27 @@ def run_seeds(seeds: Iterable[int], *, until: Callable[[Summary], bool] = lambda
     return summary
 
 
-def run_crashes(stride: int = 1, *, first: int = 1, until: Callable[[Summary], bool] = lambda _: False) -> Summary:
-    """Tell the story once as it is, and once for every ``stride``-th statement, killed before it."""
+def run_story(tellings: Callable[[Told], Iterable[Crashes]], *, until: Callable[[Summary], bool]) -> Summary:
+    """Tell the story as it is, and then with crashes, chosen by how many points of each kind it has."""
     summary = Summary()
     began = time.monotonic()
     with quiet(), a_disk() as disk:
         summary.add(tell(disk, rests=True).outcome, "story")
-        statements = summary.reached["statements"] = tell(disk).statements
-        for crash in range(first, statements + 1, stride):
-            summary.add(tell(disk, [crash]).outcome, f"story {crash}")
+        as_it_is = tell(disk)
+        summary.add(as_it_is.outcome, "story")
+        for crashes in tellings(as_it_is.told):
+            summary.add(tell(disk, crashes).outcome, " ".join(("story", *map(str, crashes))))
+            if summary.seeds % _COLLECT_EVERY == 0:
+                gc.collect()
             if until(summary):
                 break
     summary.seconds = time.monotonic() - began
     return summary
 
 
-def run_pairs(pairs: Iterable[tuple[int, int]], *, until: Callable[[Summary], bool]) -> Summary:
-    """Tell the story with two crashes: the second comes in the telling after the first."""
-    summary = Summary()
+def digests(seeds: Iterable[int], *, world: type[World] = World) -> list[str]:
     with quiet(), a_disk() as disk:
-        for first, second in pairs:
-            summary.add(tell(disk, [first, second]).outcome, f"story {first} {second}")
-            if until(summary):
-                break
-    return summary
-
-
-def digests(seeds: Iterable[int]) -> list[str]:
-    with quiet(), a_disk() as disk:
-        return [run_seed(disk, seed).digest for seed in seeds]
+        return [run_seed(disk, seed, world=world).digest for seed in seeds]
 
 
 @contextmanager

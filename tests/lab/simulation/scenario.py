@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 from uuid import UUID
@@ -19,6 +19,7 @@ from redrive import (
     Refused,
     Rejected,
     RetryPolicy,
+    Step,
     StoreUnavailable,
 )
 from redrive.clock import VirtualClock
@@ -61,9 +62,10 @@ async def told_retry(retry: Any, tx: Any) -> None:
 @book.handler("lab.hooked", on_dead_letter=told_dead, on_retry=told_retry)
 @book.handler(THROTTLED, concurrency=1)
 async def work(payload: Any, ctx: Context) -> None:
-    word = begin(payload, ctx)
-    await before(word)
-    await have_effect(word, payload, ctx)
+    process, word = current(), begin(payload, ctx)
+    with process.world.at_work(process, ctx.target, is_deaf=word == "deaf"):
+        await before(word)
+        await have_effect(word, payload, ctx)
 
 
 @book.compensation(name="undo")
@@ -71,11 +73,13 @@ async def undo(result: str | None, ctx: Context) -> None:
     process = current()
     process.world.note(process, f"undoes {result}")
     await process.clock.sleep(0.05)
+    process.acts_outside(ctx.idempotency_key)
 
 
-async def do_step(name: str) -> str:
+async def do_step(name: str, step: Step) -> str:
     process = current()
     await process.clock.sleep(0.1 * process.world.dice.random())
+    process.acts_outside(step.key)
     return name
 
 
@@ -256,24 +260,28 @@ async def _produce_batch(app: Redrive, process: Process) -> None:
 # --- operators ---
 
 
-async def operate(process: Process) -> None:
-    """Do something to something, over and over, as people do."""
-    world, dice = process.world, process.world.dice
-    app = app_of(process)
-    await app.open()
-    for _ in range(dice.randrange(2, 9)):
-        await process.clock.sleep(0.9 * dice.random())
-        act = dice.choice(ACTS)
-        try:
-            await act(app, process)
-        except (Refused, NotFound):
-            world.reached["operator refused"] += 1
-        except RedriveError as error:
-            world.note(process, f"could not: {type(error).__name__}")
-        else:
-            world.acts[act.__name__] += 1
-            world.note(process, f"did {act.__name__}")
-    await app.close()
+def operating(acts: Sequence[Callable[[Redrive, Process], Any]]) -> Callable[[Process], Any]:
+    """Make somebody who does something to something, over and over, as people do."""
+
+    async def operate(process: Process) -> None:
+        world, dice = process.world, process.world.dice
+        app = app_of(process)
+        await app.open()
+        for _ in range(dice.randrange(2, 9)):
+            await process.clock.sleep(0.9 * dice.random())
+            act = dice.choice(acts)
+            try:
+                await act(app, process)
+            except (Refused, NotFound):
+                world.reached["operator refused"] += 1
+            except RedriveError as error:
+                world.note(process, f"could not: {type(error).__name__}")
+            else:
+                world.acts[act.__name__] += 1
+                world.note(process, f"did {act.__name__}")
+        await app.close()
+
+    return operate
 
 
 def _some(process: Process, where: str) -> UUID:
@@ -370,13 +378,15 @@ ACTS: list[Callable[[Redrive, Process], Any]] = [
     cancel, cancel_running, replay, replay, edit, discard, restore, redrive, redrive, redrive, release_key, skip_key,
     open_dependency, close_dependency, hold, lift, reserve,
 ]  # fmt: skip
+operate = operating(ACTS)
 
 
 async def make_peace(app: Redrive, process: Process) -> None:
     """Take back whatever operators have stopped, so that all that can end does."""
     for each in await app.dependencies():
         if each.kind == "hold" and each.state != "closed":
-            await app.lift(each.name.removeprefix("hold:"), by="ann", reason="the end")
+            kind, _, what = each.name.partition(":")
+            await app.lift(**{"queue" if kind == "queue" else "type_": what}, by="ann", reason="the end")
         elif each.kind == "dependency" and each.by_hand:
             with suppress(Refused):
                 await app.close_dependency(each.name, by="ann", reason="the end")

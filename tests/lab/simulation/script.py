@@ -1,21 +1,21 @@
-"""One rich story, told by one process that may be killed before any of its statements, and told again until it ends.
-
-Killed after statement n is killed before n + 1: nobody else writes meanwhile, and what follows a commit is an answer
-that nobody heard.
-"""
+"""One rich story, told by one process that may be killed at any point of it, and told again until it ends."""
 
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
 from redrive import Redrive, Refused
 from redrive.redrive import Release
-from tests.lab.simulation.disk import Disk
-from tests.lab.simulation.process import BEFORE, Process
-from tests.lab.simulation.scenario import LEASE, app_of
+from tests.lab.simulation.disk import Dead, Disk, Line
+from tests.lab.simulation.loop import LANE, Call, Loop
+from tests.lab.simulation.points import AWAIT, COMMIT, EFFECT, STATEMENT, Point, Told
+from tests.lab.simulation.process import ANSWER, AWAITING, BEFORE, OUTSIDE, Process
+from tests.lab.simulation.scenario import app_of
 from tests.lab.simulation.store import LoopHeartbeat
 from tests.lab.simulation.world import World
 
@@ -26,7 +26,7 @@ STORY: list[tuple[str, str, list[str], dict[str, Any]]] = [
     ("lab.plain", "parent", ["child"], {}),
     ("lab.hooked", "dead", ["fail", "fatal"], {}),
     ("lab.passing", "thrice", ["fail"] * 5, {}),
-    ("lab.stepped", "undone", ["fatal"], {}),
+    ("lab.stepped", "undone", ["fail", "fatal"], {}),
     ("lab.needy", "waits", ["dep"], {}),
     ("lab.plain", "called off", [], {"delay": 60.0}),
 ]
@@ -34,33 +34,97 @@ STORY: list[tuple[str, str, list[str], dict[str, Any]]] = [
 CALLED_OFF = "called off"
 
 
+class Mortal(Process):
+    """A process that counts what it does, and dies at one point of it."""
+
+    def __init__(self, world: World, name: str, dies: Point | None, *, listens: bool) -> None:
+        super().__init__(world, name, [(dies.number, BEFORE)] if dies is not None and dies.kind == STATEMENT else [])
+        self.counted: Counter[str] = Counter()
+        self.told = Told(self.counted, [])
+        self._dies = dies
+        self._place = (-1, -1)
+        self._listens = listens
+        if listens:
+            self.alert_at = 0  # to hear of every statement
+
+    def about_to(self, sql: str, line: Line) -> BaseException | None:
+        if not self._listens:
+            return super().about_to(sql, line)
+        place = (self.counted[AWAIT], self.counted[COMMIT])
+        if place != self._place:
+            self._place = place
+            self.told.statements.append(self.statements)
+        return None
+
+    def _is_last(self, kind: str) -> bool:
+        self.counted[kind] += 1
+        return self._dies == (kind, self.counted[kind])
+
+    def did(self, sql: str, answer: sqlite3.Cursor) -> None:
+        if sql == "commit" and self._is_last(COMMIT):
+            answer.close()
+            self.kill(ANSWER)
+            raise Dead(self.name)
+
+    def acts_outside(self, key: str) -> None:
+        super().acts_outside(key)
+        if self._is_last(EFFECT):
+            self.kill(OUTSIDE)
+            raise Dead(self.name)
+
+    def goes_on(self) -> bool:
+        """Count an await; false: it was the last."""
+        if self._is_last(AWAIT):
+            self.kill(AWAITING)
+        return not self.is_dead
+
+
+class CountingLoop(Loop):
+    """Asks a process before each of its callbacks whether it still lives."""
+
+    def _run(self, call: Call) -> None:
+        owner = call._context[LANE].owner
+        if not isinstance(owner, Mortal) or owner.goes_on():
+            super()._run(call)
+
+
 class Scripted(World):
     """A world in which nothing goes wrong but what it is told."""
 
     max_lost = 3  # two crashes bury nothing
+    lease = 1.0  # those who come after a crash wait for its end
+    runs_on = CountingLoop
 
     def __init__(
-        self, disk: Disk, crashes: Sequence[int] = (), *, rests: bool = False, say: Callable[[str], None] | None = None
+        self,
+        disk: Disk,
+        crashes: Sequence[Point] = (),
+        *,
+        rests: bool = False,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(disk, 0, say=say)
-        self.statements = 0
+        self.told = Told(Counter(), [])
+        """Of the last telling."""
         self.intents = []
         self._crashes = crashes
         self._rests = rests
 
     async def _live(self) -> None:
-        for crash in (*self._crashes, 0):
+        for crash in (*self._crashes, None):
             ended = asyncio.Event()
-            process = Process(self, "s", [(crash, BEFORE)] if crash else [])
+            process = Mortal(self, "s", crash, listens=not self._crashes)
             process.when_killed = ended.set
             self._living.append(process)
             process.start(lambda me: self._alive(me, lambda _: self._tell(me, ended)))  # noqa: B023 - it is awaited here
             await ended.wait()
-            self.statements = process.statements
+            self.told = process.told
+            self.told.counted[STATEMENT] = process.statements
             if process in self._living:
                 self._living.remove(process)
             await asyncio.sleep(0.3)
-        await self._end()
+        if self._seconds_to_next() is not None:
+            await self._end()
         self._expect()
 
     async def _tell(self, process: Process, ended: asyncio.Event) -> None:
@@ -81,7 +145,7 @@ class Scripted(World):
             "select 1 from redrive_outbox where status in ('in_flight', 'pending') and idempotency_key <> ?"
         )
         if self._rests:
-            await asyncio.sleep(2 * LEASE)
+            await asyncio.sleep(2 * self.lease)
         worker.stop()
         await running
         await app.close()
@@ -98,6 +162,9 @@ class Scripted(World):
         for _, name, _, _ in STORY:
             if effects.get(name, 0) != (name != CALLED_OFF):
                 self.found.add("lost", f"{name!r} had its effect {effects.get(name, 0)} times")
+        for key, times in self.outside.items():
+            if times > 1 + len(self._crashes):
+                self.found.add("duplicate", f"{key} was done {times} times, with {len(self._crashes)} crashes")
         if not self.disk.query("select 1 from redrive_batch where final_at is not null"):
             self.found.add("notice error", "no batch has said that it is done")
         if self._crashes:
@@ -141,7 +208,7 @@ async def _redrive(app: Redrive) -> None:
 
 
 def tell(
-    disk: Disk, crashes: Sequence[int] = (), *, rests: bool = False, say: Callable[[str], None] | None = None
+    disk: Disk, crashes: Sequence[Point] = (), *, rests: bool = False, say: Callable[[str], None] | None = None
 ) -> Scripted:
     """Tell the story with these crashes; the world says what was found. ``rests``: longer than a lease, at its end."""
     disk.empty()

@@ -11,6 +11,7 @@ from typing import Any, cast
 from redrive.heartbeat import Heartbeat
 from redrive.store.sqlite import SqliteStore
 from redrive.store.writer import Writer, _Order
+from tests.lab.simulation.disk import Line
 from tests.lab.simulation.loop import HEART, WRITER, Blocked
 from tests.lab.simulation.process import Process, current
 
@@ -18,20 +19,25 @@ _BUSY_SECONDS = 0.05
 
 
 class Pen:
-    """A lock that never blocks the one thread: who would wait is told so, and comes again."""
+    """A lock that never blocks the one thread: who would wait, for it or for the file, is told so, and comes again."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, line: Line) -> None:
         self._process = process
-        self.is_held = False
+        self._line = line
+        self._is_held = False
+
+    @property
+    def is_free(self) -> bool:
+        return not self._is_held and self._process.world.disk.is_free_for(self._line)
 
     def acquire(self) -> bool:
-        if self.is_held:
+        if not self.is_free:
             raise Blocked
-        self.is_held = True
+        self._is_held = True
         return True
 
     def release(self) -> None:
-        self.is_held = False
+        self._is_held = False
         self._process.world.loop.let_go()
 
     def __enter__(self) -> None:
@@ -46,7 +52,7 @@ class LoopWriter(Writer):
 
     def start(self) -> None:
         self._process = current()
-        self._pen = Pen(self._process)
+        self._pen = Pen(self._process, cast("Line", self.connection))
         self.pen = cast("Any", self._pen)
         self._waiting: list[_Order] = []
         self._is_called = False
@@ -65,7 +71,7 @@ class LoopWriter(Writer):
         self._is_called = False
         if not self._waiting:
             return
-        if self._pen.is_held or not self._process.world.disk.is_free_for(cast("Any", self.connection)):
+        if not self._pen.is_free:
             self._process.world.loop.park(self._call)
             return
         group, self._waiting = self._waiting, []
@@ -88,7 +94,7 @@ class SimStore(SqliteStore):
         self._process = process
 
     def _connect(self, *, query_only: bool = False) -> sqlite3.Connection:
-        return cast("sqlite3.Connection", self._process.world.disk.line(self._process, reads=query_only))
+        return cast("sqlite3.Connection", Line(self._process.world.disk, self._process))
 
     @asynccontextmanager
     async def wakes(self, wake: Callable[[], None]) -> AsyncIterator[None]:

@@ -6,8 +6,9 @@ import asyncio
 import hashlib
 import random
 import traceback
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,17 +49,22 @@ class World:
     """Everything that a seed decides."""
 
     max_lost = 2
+    lease = LEASE
+    runs_on: type[Loop] = Loop
+    name = ""  # of the kind of world, before its seeds
+    others: tuple[tuple[str, Callable[[Process], Any]], ...] = ()  # who else is there
 
     def __init__(self, disk: Disk, seed: int, *, say: Callable[[str], None] | None = None) -> None:
         self.seed = seed
         self.dice = random.Random(seed)
-        self.loop = Loop(random.Random(seed + 1))
+        self.loop = self.runs_on(random.Random(seed + 1))
         self.loop.set_exception_handler(self._escaped)
         self.disk = disk
         self.wall = Wall()
         self.faults: Counter[str] = Counter()
         self.reached: Counter[str] = Counter()
         self.acts: Counter[str] = Counter()
+        self.outside: Counter[str] = Counter()
         self.found = Finding()
         self.said: list[dict[str, Any]] = []
         self.trace: list[str] = []
@@ -70,6 +76,7 @@ class World:
         self._living: list[Process] = []
         self._woken: set[Process] = set()
         self._gone_home: set[str] = set()
+        self._at_work: defaultdict[str, list[tuple[Process, str]]] = defaultdict(list)
         self._root = Owner("world")
         self._seeds = random.Random(seed + 2)
         disk.let_go = self.loop.let_go
@@ -112,6 +119,25 @@ class World:
         if not isinstance(error, Dead | None):
             self.found.add("escaped", f"{error!r}: {context.get('message')}")
 
+    @contextmanager
+    def at_work(self, process: Process, target: str, *, is_deaf: bool) -> Iterator[None]:
+        """Watch that a target with one place is at work once.
+
+        Whose session was ended does not count any more, nor one that is deaf: it is left behind when its time is over.
+        """
+        here, running = (process, process.session), self._at_work[target]
+        if target == THROTTLED:
+            live = {session for (session,) in self.disk.query("select id from redrive_session where ended_at is null")}
+            if any(not other.is_dead and session in live for other, session in running):
+                self.found.add("over-run", f"{target} has one place, and {process.name} is the second at work")
+        if not is_deaf:
+            running.append(here)
+        try:
+            yield
+        finally:
+            if not is_deaf:
+                running.remove(here)
+
     # Running
 
     def run(self) -> Outcome:
@@ -139,6 +165,8 @@ class World:
             self._start(f"w{number}", self._work)
         self._start("p0", produce)
         self._start("o0", operate)
+        for name, main in self.others:
+            self._start(name, main)
         until = self.loop.time() + 2.0 + 2.5 * dice.random()
         while self.loop.time() < until and not self._is_over():
             await asyncio.sleep(0.2 + 0.8 * dice.random())
@@ -147,7 +175,7 @@ class World:
 
     def _is_over(self) -> bool:
         """Nobody will ask for anything more, and nothing is left to be done: workers would only look in vain."""
-        return self._gone_home >= {"p0", "o0"} and self._seconds_to_next() is None
+        return self._gone_home >= {"p0", "o0", *(name for name, _ in self.others)} and self._seconds_to_next() is None
 
     def _start(self, name: str, main: Callable[[Process], Any], delay: float = 0.0) -> None:
         if delay:
@@ -199,6 +227,7 @@ class World:
 
     async def _work(self, process: Process) -> None:
         app = app_of(process)
+        self.declare(app)
         await app.open()
         worker = self._worker(app, process)
         worker.heart = LoopHeartbeat
@@ -210,7 +239,9 @@ class World:
         await app.close()
 
     def _worker(self, app: Redrive, process: Process) -> Worker:
-        return app.worker(concurrency=3, lease=LEASE, poll=1.0, drain=1.0, max_lost=self.max_lost, name=process.name)
+        return app.worker(
+            concurrency=3, lease=self.lease, poll=1.0, drain=1.0, max_lost=self.max_lost, name=process.name
+        )
 
     def _count(self, worker: Worker) -> None:
         tally = worker.tally
@@ -275,8 +306,8 @@ class World:
         try:
             app = app_of(process)
             await app.open()
-            await make_peace(app, process)
-            await process.clock.sleep(LEASE)
+            await self.make_peace(app, process)
+            await process.clock.sleep(self.lease)
             for number in range(_ROUNDS):
                 worker = self._worker(app, process)
                 process.worker = worker
@@ -289,6 +320,12 @@ class World:
             await app.close()
         finally:
             done.set()
+
+    def declare(self, app: Redrive) -> None:
+        """Say what workers write down when they begin."""
+
+    async def make_peace(self, app: Redrive, process: Process) -> None:
+        await make_peace(app, process)
 
     def _seconds_to_next(self) -> float | None:
         rows = self.disk.query(

@@ -1,0 +1,63 @@
+"""The points at which the process of the story can be killed, and how they are written: ``12``, ``await:40``.
+
+    12          before its twelfth statement
+    commit:3    between its third commit and the answer
+    effect:2    after its second effect outside the database, before anything follows
+    await:40    at its fortieth await: before the loop runs the fortieth callback of the process, in whatever thread
+
+Killed after statement n is killed before n + 1: nobody else writes meanwhile. Nor does it matter before which statement
+of one callback, up to its commit: each leaves the same file at the same instant. The first stands for them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+STATEMENT, COMMIT, EFFECT, AWAIT = KINDS = ("statement", "commit", "effect", "await")
+
+
+class Told(NamedTuple):
+    """How many points of each kind a telling had, and the statements of which each leaves another world."""
+
+    counted: Counter[str]
+    statements: list[int]
+
+
+class Point(NamedTuple):
+    """What is counted, and at which number the process dies."""
+
+    kind: str
+    number: int
+
+    def __str__(self) -> str:
+        return str(self.number) if self.kind == STATEMENT else f"{self.kind}:{self.number}"
+
+
+Crashes = tuple[Point, ...]
+"""One for every telling but the last."""
+
+
+def point(text: str) -> Point:
+    """Read what ``str`` has written."""
+    kind, _, number = text.rpartition(":")
+    if (kind or STATEMENT) not in KINDS or not number.isdecimal():
+        raise ValueError(f"{text!r} is no crash point: 12, or one of {', '.join(f'{each}:12' for each in KINDS[1:])}")
+    return Point(kind or STATEMENT, int(number))
+
+
+def singles(told: Told, kind: str, stride: int = 1, first: int = 1) -> Iterator[Crashes]:
+    """Every ``stride``-th of a kind, of those that a telling has."""
+    numbers = told.statements if kind == STATEMENT else range(1, told.counted[kind] + 1)
+    return ((Point(kind, number),) for number in numbers[first - 1 :: stride])
+
+
+def pairs(told: Told, seed: int) -> Iterator[Crashes]:
+    """Any two, for ever: the second comes in the telling after the first."""
+    dice = random.Random(seed)
+    while True:
+        kinds = dice.choice((STATEMENT, AWAIT)), dice.choice(KINDS)
+        first, second = (Point(kind, dice.randrange(1, told.counted[kind] + 1)) for kind in kinds)
+        yield first, second
