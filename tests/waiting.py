@@ -11,9 +11,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 REST_SECONDS = 0.01
+PATIENCE_SECONDS = 60.0  # a machine may be very busy; only a test that fails waits for so long
 
 
-async def until(condition: Callable[[], Awaitable[bool] | bool], seconds: float = 15.0) -> None:
+async def until(condition: Callable[[], Awaitable[bool] | bool], seconds: float = PATIENCE_SECONDS) -> None:
     """Wait until a condition holds; fail loudly when it does not."""
     for rest in _rests(seconds, ""):
         held = condition()
@@ -24,7 +25,7 @@ async def until(condition: Callable[[], Awaitable[bool] | bool], seconds: float 
         await asyncio.sleep(rest())
 
 
-def wait_until(look: Callable[[], Any], seconds: float = 30.0, what: str = "") -> Any:
+def wait_until(look: Callable[[], Any], seconds: float = PATIENCE_SECONDS, what: str = "") -> Any:
     """Wait, outside of any event loop, until a look shows something; return that."""
     for rest in _rests(seconds, what):
         if seen := look():

@@ -68,6 +68,7 @@ _RIDE_OUT_SECONDS: Final = 1.5  # with jitter 2.25 at most: work goes on three s
 _LOOK_AGAIN: Final = 0.05
 _NEWS_SECONDS: Final = 0.4  # how often we ask what was called off; whoever runs it hears of it within a second
 _TEND_SECONDS: Final = 0.5
+_CALL_OFF_EVERY: Final = 5.0  # a duty has so long to tidy up
 _MOST_LEFT_BEHIND: Final = 1_000  # threads that do not end; each holds memory, and the machine has only so many
 
 
@@ -737,6 +738,21 @@ class Worker:
 
 
 async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    """Call them off, and again while one goes on.
+
+    Drivers wait with ``asyncio.wait_for``: before Python 3.12 it forgets a cancellation that comes with the answer.
+    """
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle
+
+    def call_off() -> None:
+        nonlocal timer
+        for task in tasks:
+            task.cancel()
+        timer = loop.call_later(_CALL_OFF_EVERY, call_off)
+
+    call_off()
+    try:
+        await asyncio.gather(*tasks, return_exceptions=True)
+    finally:
+        timer.cancel()

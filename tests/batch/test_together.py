@@ -53,7 +53,7 @@ async def test_workers_that_end_the_last_members_together_tell_once(store_url: s
         async def over() -> bool:
             return all(each.state == "done" for each in await first.batches.ls())
 
-        await until(over, 60)
+        await until(over)
         for batch in made:
             await sound(first, batch)
         await until(lambda: sum(len(each.told) for each in apps) == 40)
@@ -76,7 +76,7 @@ async def test_small_batches_side_by_side_meet_no_deadlock(postgres_url: str) ->
         async def over() -> bool:
             return all(each.state == "done" for each in await app.batches.ls(limit=100))
 
-        await until(over, 60)
+        await until(over)
         for each in made:
             await sound(app, each)
         connection = await asyncpg.connect(postgres_url)
@@ -115,7 +115,7 @@ async def test_processes_that_are_killed_tell_once(store_url: str) -> None:
         for point in POINTS:
             killed = process(store_url, point)
             try:
-                await until(lambda killed=killed: killed.poll() is not None, 30)  # type: ignore[misc]
+                await until(lambda killed=killed: killed.poll() is not None)  # type: ignore[misc]
             finally:
                 killed.kill()
                 killed.wait()
@@ -141,7 +141,7 @@ async def test_processes_that_are_killed_at_random_tell_once(store_url: str) -> 
                 return look.total - look.live >= some
 
             try:
-                await until(gone, 30)
+                await until(gone)
             finally:
                 for each in running:
                     each.kill()
@@ -157,7 +157,7 @@ async def finish(url: str, app: Redrive, batch: Batch, others: int) -> None:
         async def over() -> bool:
             return (await batch.look()).batch.final_at is not None
 
-        await until(over, 60)
+        await until(over)
     finally:
         for each in running:
             each.kill()

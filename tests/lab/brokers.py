@@ -136,7 +136,7 @@ class Side(ABC):
         wait_until(lambda: not self.left(), 180)
         time.sleep(0.3)
         self.proxy.abandon_all()
-        wait_until(lambda: self.proxy.living, 60)
+        wait_until(lambda: self.proxy.living)
         time.sleep(0.3)
 
     def is_parted(self) -> None:

@@ -78,7 +78,7 @@ class Cluster:
         """End the server itself with SIGKILL; its children notice and end."""
         children = self.children()
         self._end(signal.SIGKILL)
-        wait_until(lambda: not any(_is_alive(pid) for pid in children), 10)
+        wait_until(lambda: not any(_is_alive(pid) for pid in children))
 
     def freeze(self) -> None:
         """Stop all its processes: connections stay open, and nobody answers."""

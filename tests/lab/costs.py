@@ -53,7 +53,7 @@ def _pages(url: str) -> int:
     name = parts.path.lstrip("/")
     with psycopg.connect(urlunsplit(parts._replace(path="/postgres")), autocommit=True) as server:
         at_work = "select from pg_stat_activity where datname = %s and backend_type = 'client backend'"
-        wait_until(lambda: not server.execute(at_work, (name,)).fetchall(), 10)
+        wait_until(lambda: not server.execute(at_work, (name,)).fetchall())
         row = server.execute("select blks_hit + blks_read from pg_stat_database where datname = %s", (name,)).fetchone()
     assert row is not None
     return int(row[0])

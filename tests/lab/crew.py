@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from tests.lab import ledger
 from tests.lab.checker import query
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 ROOT = Path(__file__).parents[2]
 _HELD = (
@@ -67,7 +67,7 @@ class Crew:
         self.members.remove(member)
         self.killed.add(member.pid)
         _signal(member.pid, signal.SIGKILL)
-        wait_until(lambda: member.pid in self.exits(), 10)
+        wait_until(lambda: member.pid in self.exits())
         if member.role == "worker":
             self._to_count.append((member.pid, time.monotonic()))
 
@@ -89,7 +89,7 @@ class Crew:
     def go_on(self, member: Member) -> None:
         _signal(member.pid, signal.SIGCONT)
 
-    def end(self, role: str, seconds: float = 30.0) -> None:
+    def end(self, role: str, seconds: float = PATIENCE_SECONDS) -> None:
         """Tell all of a role to end, and wait until they have."""
         leaving = [each for each in self.members if each.role == role]
         for each in leaving:

@@ -135,7 +135,7 @@ def door_to(known: Known, folder: Path) -> Iterator[Door]:
             cwd=folder, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file,
         )  # fmt: skip
     try:
-        wait_until(lambda: _LISTENS.search(log.read_bytes()) is not None or process.poll() is not None, 30)
+        wait_until(lambda: _LISTENS.search(log.read_bytes()) is not None or process.poll() is not None)
         said = _LISTENS.search(log.read_bytes())
         assert said is not None, log.read_text(errors="replace")
         yield Door(said[1].decode(), int(said[2]), known, log)

@@ -77,7 +77,7 @@ def killed_again_and_again(url: str, folder: Path, dice: random.Random, run: Rec
     """Let a crew work, kill one of it at random moments, start it again; then let it finish, and look."""
     with crew_on(url, folder) as crew:
         assemble(crew)
-        wait_until(lambda: version(url), 60)  # kills in the middle of the first migration are below
+        wait_until(lambda: version(url))  # kills in the middle of the first migration are below
         for _ in range(kills):
             time.sleep(dice.uniform(0.02, 0.5))
             crew.count_held()
@@ -149,13 +149,13 @@ def killed_migrations(url: str, folder: Path, dice: random.Random, run: Record, 
                 crew.kill(each)
             run.reached[f"version {version(url)}"] += 1
         last = crew.start("migrate")
-        wait_until(lambda: last.pid in crew.exits(), 30)
+        wait_until(lambda: last.pid in crew.exits())
         assert crew.exits()[last.pid] == 0, crew.said()
         run.cases += kills
         assert version(url) == migrations("sqlite")[-1][0]
         crew.start("worker")
         crew.start("producer", most=20)
-        wait_until(lambda: query(url, "select 1 from {}outbox where status = 'delivered'"), 30)
+        wait_until(lambda: query(url, "select 1 from {}outbox where status = 'delivered'"))
         aftermath.drain(crew)
         found = aftermath.look(crew)
         run.violations += found.violations

@@ -106,7 +106,7 @@ class Line:
         def ended() -> bool:
             return bool(query(self.url, text, (tried,))[0]["n"] == 0)
 
-        await until(ended, 30)
+        await until(ended)
 
     def look(self, run: Record) -> None:
         """Look at everything there is by now."""

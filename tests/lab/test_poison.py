@@ -428,9 +428,9 @@ async def test_the_healthy_are_delivered_beside_handlers_of_every_bad_kind(
         await app.publish_many([(f"lab.{name}", 1) for name in (*FAIL, *END_WELL)])
         await app.publish_many([("lab.healthy", n) for n in range(HEALTHY // 2, HEALTHY)])
         async with working(app, concurrency=12, children=2) as worker:
-            await until(lambda: len(shop.seen) >= HEALTHY, 60)
-            await until(lambda: worker.tally.dead_lettered >= len(FAIL), 60)
-            await until(lambda: worker.tally.delivered >= HEALTHY + len(END_WELL), 60)
+            await until(lambda: len(shop.seen) >= HEALTHY)
+            await until(lambda: worker.tally.dead_lettered >= len(FAIL))
+            await until(lambda: worker.tally.delivered >= HEALTHY + len(END_WELL))
             await asyncio.to_thread(time.sleep, 0)
         events = await app.events(EventFilter(limit=1_000))
 
@@ -461,7 +461,7 @@ async def pace(shop: ModuleType, *, poisoned: bool) -> float:
         healthy = [("lab.waiting", n) for n in range(start, start + ONE_IN)]
         await app.publish_many([*healthy, *([(f"lab.{next(poison)}", 1)] if poisoned else [])])
     async with working(app, concurrency=16, children=2) as worker:
-        await until(lambda: shop.seen, 60)
+        await until(lambda: shop.seen)
         began = time.monotonic()
         await until(lambda: len(shop.seen) >= STREAM, 120)
         took = time.monotonic() - began

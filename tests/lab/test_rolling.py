@@ -142,7 +142,7 @@ def migrated(crew: Crew, url: str, dice: random.Random, run: Record) -> None:
             run.faults["migrate"] += 1
         crew.kill(one)
     last = crew.start("migrate")
-    wait_until(lambda: last.pid in crew.exits(), 60)
+    wait_until(lambda: last.pid in crew.exits())
     crew.members.remove(last)
     assert crew.exits()[last.pid] == 0, crew.said()
     assert asyncio.run(version_of(url)) == NEWEST
@@ -170,11 +170,11 @@ def start_late(crew: Crew, version: int) -> None:
     """Start old code on the schema of today: where it may not work it ends at once, and says why."""
     late = crew.start("worker")
     if max(version, FIRST_ROLLING) > version:
-        wait_until(lambda: late.pid in crew.exits(), 30)
+        wait_until(lambda: late.pid in crew.exits())
         crew.members.remove(late)
         assert any("SchemaTooNew" in said for said in crew.ended_by_themselves()), crew.said()
     else:
-        wait_until(lambda: attempts_of(crew, late), 30)
+        wait_until(lambda: attempts_of(crew, late))
 
 
 def attempts_of(crew: Crew, member: Member) -> int:

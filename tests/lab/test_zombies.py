@@ -114,7 +114,7 @@ def test_what_others_see_while_a_worker_is_stopped_inside_a_transaction(
     run = record("zombies", "sqlite" if store_url.startswith("sqlite") else "postgres")
     with crew_on(store_url, tmp_path / "crew") as crew:
         first = crew.start("worker")
-        wait_until(crew.ledger.exists, 20)
+        wait_until(crew.ledger.exists)
         tail = aftermath.Tail(crew.ledger)
         crew.start("producer", inside=0.3, most=40)
         inside = tail.wait_for("inside", 20)
@@ -128,7 +128,7 @@ def test_what_others_see_while_a_worker_is_stopped_inside_a_transaction(
             run.reached["everybody waited"] += 1
         else:
             tail.first_attempt(began, 10)
-            wait_until(lambda: _swept(crew, first), 10)
+            wait_until(lambda: _swept(crew, first))
             tail.wait_for("attempt", 20, "fail", id=inside["id"], error="StoreUnavailable")
             run.reached["its event waited, the others went on"] += 1
         crew.go_on(first)

@@ -368,7 +368,7 @@ async def waiting(app: Redrive) -> list[Event]:
 
 async def _work(shop: Shop, over: Callable[[], bool]) -> None:
     async with shop.app, working(shop.app, queues=["default", "slow"]):
-        await until(over, 30)
+        await until(over)
 
 
 async def _do(shop: Shop, work: Callable[[Shop], Awaitable[None]]) -> None:

@@ -41,7 +41,7 @@ async def test_a_run_that_is_killed_is_done_again_without_a_second_event_or_find
         assert await asyncio.to_thread(dying.wait, 60) == KILLED
 
         async with working(app, lease="1s"):
-            await until(lambda: _is(app, asked.id, Status.DELIVERED), 60)
+            await until(lambda: _is(app, asked.id, Status.DELIVERED))
 
         run = await app.reconcilers.get_run(asked.id)
         assert (run.state, run.missing) == ("done", KEYS)

@@ -252,7 +252,7 @@ async def test_a_worker_looks_by_itself(app: Redrive, store_url: str) -> None:
         return bool(await app.reconcilers.findings("redrive:stranded", state=None))
 
     async with working(app):
-        await until(is_found, 30.0)
+        await until(is_found)
 
 
 async def test_a_repair_that_fails_is_seen_on_its_run(app: Redrive, store_url: str) -> None:

@@ -9,7 +9,7 @@ from uuid import UUID
 from redrive import Context, Redrive, Rejected, group, redrive
 from redrive.duty import Tick
 from redrive.redrive import Release
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 
 _STATUS_OF = {"delivered": "delivered", "failed_same": "failed", "failed_other": "failed"}
 
@@ -46,7 +46,9 @@ class Shop:
             generation=generation, approval_above=None,
         )  # fmt: skip
 
-    async def over(self, running: redrive.Redriving, *states: str, seconds: float = 20) -> redrive.Redriving:
+    async def over(
+        self, running: redrive.Redriving, *states: str, seconds: float = PATIENCE_SECONDS
+    ) -> redrive.Redriving:
         async def reached() -> bool:
             return (await redrive.get(self.app.store, running.id)).state in states
 

@@ -41,7 +41,7 @@ def processes(url: str, number: int) -> Iterator[list[subprocess.Popen[bytes]]]:
 
 async def ended(killed: subprocess.Popen[bytes]) -> int:
     try:
-        await until(lambda: killed.poll() is not None, 30)
+        await until(lambda: killed.poll() is not None)
     finally:
         killed.kill()
         killed.wait()
@@ -88,12 +88,12 @@ async def test_a_redrive_survives_processes_that_are_killed_at_random(app: Redri
         for _ in range(4):
             released = (await app.redriving(running.id)).released
             some = released + dice.randrange(1, 12)
-            await until(lambda some=some: _gone(app, running.id, some), 30)  # type: ignore[misc]
+            await until(lambda some=some: _gone(app, running.id, some))  # type: ignore[misc]
             for number in dice.choice([[0], [1], [0, 1]]):
                 workers[number].kill()
                 workers[number].wait()
                 workers[number] = process(store_url)
-        await shop.over(running, "done", seconds=40)
+        await shop.over(running, "done")
 
     done = await sound(app, running.id)
     assert (done.delivered, done.failed, done.skipped) == (70, 4, 0)

@@ -32,7 +32,7 @@ class Line:
         async def done() -> bool:
             return (await redrive.get(self.app.store, running.id)).state == "done"
 
-        await until(done, 20)
+        await until(done)
         return await redrive.get(self.app.store, running.id)
 
 

@@ -64,13 +64,13 @@ async def test_every_tick_has_one_event_while_workers_are_killed(store_url: str,
             return len(found) == 20 and min(each.event_count for each in found) >= count
 
         processes = [await asyncio.to_thread(worker, store_url) for _ in range(3)]
-        await until(lambda: reached(2), 60)
+        await until(lambda: reached(2))
         for process in processes[:2]:
             end(process, kill=True)
-        await until(lambda: reached(4), 60)
+        await until(lambda: reached(4))
         end(processes[2], kill=True)  # nobody is left
         last = await asyncio.to_thread(worker, store_url)
-        await until(lambda: reached(7), 60)
+        await until(lambda: reached(7))
         await asyncio.to_thread(end, last)
 
         events = await app.events(EventFilter(limit=100_000))

@@ -149,9 +149,9 @@ async def test_a_dependency_is_told_when_it_goes_and_when_it_is_back(telling: Re
     for order in range(5):
         await telling.publish("order.paid", order)
     async with working(telling, poll=0.05):
-        await until(lambda: "carrier is down" in titles(inbox), 20)
+        await until(lambda: "carrier is down" in titles(inbox))
         down = False
-        await until(lambda: "carrier works again" in titles(inbox), 30)
+        await until(lambda: "carrier works again" in titles(inbox))
 
     assert titles(inbox) == ["carrier is down", "carrier works again"]
 

@@ -187,7 +187,7 @@ async def sites(servers: tuple[NatsServer, NatsServer, int, int], urls: tuple[st
             line,
         )  # fmt: skip
         for site in (made.berlin, made.paris):
-            await until(site.is_joined, 30)
+            await until(site.is_joined)
             await site.declare()
         for site in (made.berlin, made.paris):
             await site.follow()

@@ -70,19 +70,19 @@ async def test_a_partition_delays_and_neither_loses_doubles_nor_reorders(sites: 
     async with _both(sites, berlin_got, paris_got) as (berlin, paris):
         await _publish(berlin, 0, 20)
         await _publish(paris, 0, 20)
-        await until(_has(paris_got, 20), 40)
-        await until(_has(berlin_got, 20), 40)
+        await until(_has(paris_got, 20))
+        await until(_has(berlin_got, 20))
 
         sites.line.cut()
         await _publish(berlin, 20, 30)
         await _publish(paris, 20, 30)
-        await until(lambda: _sent(berlin, 50), 20)  # both work on: each has its own broker
-        await until(lambda: _sent(paris, 50), 20)
+        await until(lambda: _sent(berlin, 50))  # both work on: each has its own broker
+        await until(lambda: _sent(paris, 50))
         assert not _has(paris_got, 21)()
 
         sites.line.heal()
-        await until(_has(paris_got, 50), 60)
-        await until(_has(berlin_got, 50), 60)
+        await until(_has(paris_got, 50))
+        await until(_has(berlin_got, 50))
 
     assert _once_and_in_order(berlin_got, 50)
     assert _once_and_in_order(paris_got, 50)
@@ -102,18 +102,18 @@ async def test_a_line_that_is_slow_and_falls_silent_delays_and_loses_nothing(sit
     async with _both(sites, berlin_got, paris_got) as (berlin, paris):
         sites.line.delay = 0.05
         await _publish(berlin, 0, 10)
-        await until(_has(paris_got, 10), 40)
+        await until(_has(paris_got, 10))
 
         sites.line.stall()
         await _publish(berlin, 10, 20)
         await _publish(paris, 0, 20)
-        await until(lambda: _sent(berlin, 30), 20)
-        await until(lambda: _sent(paris, 20), 20)
+        await until(lambda: _sent(berlin, 30))
+        await until(lambda: _sent(paris, 20))
         assert not _has(paris_got, 11)()
         sites.line.heal()
 
-        await until(_has(paris_got, 30), 60)
-        await until(_has(berlin_got, 20), 60)
+        await until(_has(paris_got, 30))
+        await until(_has(berlin_got, 20))
 
     assert _once_and_in_order(berlin_got, 20)
     assert _once_and_in_order(paris_got, 30)
@@ -125,17 +125,17 @@ async def test_a_message_that_comes_again_after_the_brokers_window_is_recognised
     paris_got: Came = defaultdict(list)
     async with _both(sites, berlin_got, paris_got) as (berlin, paris):
         await _publish(berlin, 0, 1)
-        await until(_has(paris_got, 1), 40)
+        await until(_has(paris_got, 1))
         sent = await sites.berlin.client.jsm().get_msg("BERLIN", 1)
 
         async def taken_again() -> bool:
             ack = await sites.berlin.client.jetstream().publish("berlin.events", sent.data or b"", headers=sent.headers)
             return not ack.duplicate
 
-        await until(taken_again, 20)  # the broker has forgotten its id
-        await until(taken_again, 20)
+        await until(taken_again)  # the broker has forgotten its id
+        await until(taken_again)
         await _publish(berlin, 1, 1)
-        await until(_has(paris_got, 2), 40)
+        await until(_has(paris_got, 2))
         (intake,) = paris.traffic.intakes.values()
         assert intake.taken["duplicate"] == 2
 
@@ -158,11 +158,11 @@ async def test_a_task_goes_from_site_to_site_and_is_seen_as_one(sites: Sites) ->
 
     async with berlin, paris, working(berlin):
         placed = str((await berlin.publish("order.placed", {"id": 7})).id)
-        await until(lambda: _sent(berlin, 1), 20)
+        await until(lambda: _sent(berlin, 1))
         under_way = await task([berlin, paris], placed)
         async with working(paris):
-            await until(lambda: len(handled) == 2, 40)
-            await until(lambda: _is_done([berlin, paris], placed), 20)
+            await until(lambda: len(handled) == 2)
+            await until(lambda: _is_done([berlin, paris], placed))
         found = await task([berlin, paris], placed)
         at_paris = await selected(paris, "site:berlin")
         of_paris = await selected(berlin, "site:paris")
@@ -197,14 +197,14 @@ async def test_another_worker_of_the_site_takes_over_from_one_that_was_killed(si
         first = await asyncio.to_thread(subprocess.Popen, command, cwd=root)
         try:
             await berlin.publish_many([("stock.changed", {"n": n}) for n in range(40)])
-            await until(lambda: _booked(here, 8), 60)
+            await until(lambda: _booked(here, 8))
         finally:
             first.kill()
             await asyncio.to_thread(first.wait)
         before = await here.events(EventFilter(type="stock.changed", limit=500))
         await berlin.publish_many([("stock.changed", {"n": n}) for n in range(40, 60)])
         async with working(here, lease=LEASE):
-            await until(lambda: _booked(here, 60), 60)
+            await until(lambda: _booked(here, 60))
         booked = await here.events(EventFilter(type="stock.booked", limit=500))
 
     assert any(event.status.value == "in_flight" for event in before)  # it was killed in the middle of something
@@ -261,8 +261,8 @@ async def test_what_a_site_sent_itself_is_no_news_and_what_its_other_services_se
     async with shop, billing, working(shop), working(billing):
         await shop.publish("order.placed", 7)
         (intake,) = shop.traffic.intakes.values()
-        await until(lambda: intake.link.moved == 1, 30)  # it came back
-        await until(lambda: "billing" in came, 30)
+        await until(lambda: intake.link.moved == 1)  # it came back
+        await until(lambda: "billing" in came)
         (stored,) = await billing.events()
         at_shop = await shop.events()
 

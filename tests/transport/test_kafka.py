@@ -113,7 +113,7 @@ async def test_what_goes_out_comes_in_once_and_in_order(app: Redrive, topic: Top
     drafts = [("order.paid", {"key": f"k{n % 7}", "n": n}, {"ordering_key": f"k{n % 7}"}) for n in range(100)]
     await app.publish_many(drafts)  # type: ignore[arg-type]
     async with working(app):
-        await until(lambda: sum(map(len, came.values())) >= 100, 30)
+        await until(lambda: sum(map(len, came.values())) >= 100)
         await until(lambda: asyncio.to_thread(_has_committed, topic, f"back-{topic.name}", 100))
 
     assert came == {f"k{key}": list(range(key, 100, 7)) for key in range(7)}
@@ -130,7 +130,7 @@ async def test_a_message_keeps_what_was_said_of_it_and_where_it_stood(app: Redri
     (message,) = topic.messages()
 
     async with working(app):
-        await until(lambda: _delivered(app, 1), 30)
+        await until(lambda: _delivered(app, 1))
 
     (event,) = await _events(app, type="order.came")
     assert (event.source, event.subject, event.ordering_key, event.correlation_id) == ("/shop", "order/7", "7", "c-1")
@@ -148,7 +148,7 @@ async def test_one_that_comes_twice_is_stored_once(app: Redrive, topic: Topic) -
     topic.put(document("e-2", 2), STRUCTURED)
 
     async with working(app):
-        await until(lambda: len(came) >= 2, 30)
+        await until(lambda: len(came) >= 2)
         await until(lambda: asyncio.to_thread(_has_committed, topic, f"shop-{topic.name}", 3))
 
     assert sorted(came) == [1, 2]
@@ -166,7 +166,7 @@ async def test_plain_json_gets_the_type_of_its_topic_and_is_recognised_by_its_pl
         async with Redrive(store_url, retry=FAST, migrate=True) as app:
             came = taking(app, topic, group=group, types={topic.name: "order.came"})
             async with working(app):
-                await until(partial(asyncio.to_thread, _has_committed, topic, f"{group}-{topic.name}", 2), 30)
+                await until(partial(asyncio.to_thread, _has_committed, topic, f"{group}-{topic.name}", 2))
                 await until(partial(_delivered, app, 2))
 
     assert came == []  # of the second
@@ -192,7 +192,7 @@ async def test_what_cannot_be_read_is_kept_raw_with_its_place_and_read_again_aft
     places = {int(dict(m.headers() or [])["n"] or b""): (m.partition(), m.offset()) for m in topic.messages()}
 
     async with working(app):
-        await until(lambda: _failed(app, len(HOSTILE)), 30)
+        await until(lambda: _failed(app, len(HOSTILE)))
         letters = await _events(app, status=Status.FAILED)
         (intake,) = app.traffic.intakes.values()
         intake.parse = lambda message: ("order.came", {"n": int(message.header("n") or b"")})
@@ -225,11 +225,11 @@ async def test_a_full_store_pauses_the_intake_and_it_goes_on_by_itself(app: Redr
     topic.put_all([(b"k", document(f"e-{n}", n)) for n in range(200)])
     (intake,) = app.traffic.intakes.values()
     async with working(app):
-        await until(lambda: intake.link.state.value == "paused", 30)
+        await until(lambda: intake.link.state.value == "paused")
         member = intake._subscription
         stored = len(await _events(app, type="order.came"))
         may_end.set()
-        await until(lambda: len(came) >= 200, 30)
+        await until(lambda: len(came) >= 200)
         assert intake._subscription is member  # it stayed in the group
 
     assert 20 <= stored <= 30
@@ -240,13 +240,13 @@ async def test_a_worker_that_is_called_off_while_it_fetches_loses_nothing(app: R
     came = taking(app, topic, batch=7)
     async with working(app) as first:
         (intake,) = app.traffic.intakes.values()
-        await until(lambda: intake.link.state.value == "ok", 30)
+        await until(lambda: intake.link.state.value == "ok")
         async with working(app):
             for part in range(5):
                 topic.put_all([(b"k", document(f"e-{part}-{n}", part * 20 + n)) for n in range(20)])
                 if part == 2:
                     first.stop()
-            await until(lambda: len(came) >= 100, 30)
+            await until(lambda: len(came) >= 100)
 
     assert sorted(came) == list(range(100))
 
@@ -317,7 +317,7 @@ async def test_a_dead_letter_goes_to_a_topic_with_headers_that_other_tools_read(
     topic.put(b"\xff what", [("kind", b"odd")], key=b"k")
     (first, second) = topic.messages()
     async with working(app):
-        await until(partial(_relayed, app, 2), 30)
+        await until(partial(_relayed, app, 2))
 
     letters = {dict(each.headers() or [])["__connect.errors.offset"]: each for each in dead.messages()}
     refused, raw = letters[b"%d" % (first.offset() or 0)], letters[b"%d" % (second.offset() or 0)]

@@ -116,14 +116,14 @@ async def test_members_that_come_and_go_store_every_message_once_and_in_order(
         stack.push_async_callback(first.close)
         stack.push_async_callback(second.close)
         async with working(first):
-            await until(lambda: has_come(came, 50), 60)
+            await until(lambda: has_come(came, 50))
             for _ in range(3):
                 before = arrived(came)
                 async with working(second):
                     (intake,) = second.traffic.intakes.values()
-                    await until(lambda: intake.link.moved > 0 or putting.done(), 60)  # noqa: B023
+                    await until(lambda: intake.link.moved > 0 or putting.done())  # noqa: B023
                     intake.link.moved = 0
-                    await until(lambda: arrived(came) > before + 100 or putting.done(), 60)  # noqa: B023
+                    await until(lambda: arrived(came) > before + 100 or putting.done())  # noqa: B023
         async with working(second):
             await putting
             await until(lambda: has_come(came, EVENTS), 90)
@@ -140,13 +140,13 @@ async def test_a_topic_that_is_made_anew_is_taken_anew(app: Redrive, real_topic:
     handling(app, came)
     real_topic.put(b'{"key": "k", "n": 1}', key=b"k")
     async with working(app):
-        await until(lambda: has_come(came, 1), 30)
+        await until(lambda: has_come(came, 1))
 
     await asyncio.to_thread(real_topic.remove)
     await asyncio.to_thread(real_topic.make)
     real_topic.put(b'{"key": "k", "n": 2}', key=b"k")  # at the place of the first one
     async with working(app):
-        await until(lambda: has_come(came, 2), 30)
+        await until(lambda: has_come(came, 2))
 
     assert came == {"k": [1, 2]}
 

@@ -66,7 +66,7 @@ async def test_a_kafka_that_comes_later_gets_everything(app: Redrive, own_kafka:
         await until(partial(_waits, app, published))
         await asyncio.to_thread(own_kafka.start)
         for each in published:
-            await until(partial(_is, app, each, Status.DELIVERED), 60)
+            await until(partial(_is, app, each, Status.DELIVERED))
 
 
 async def test_the_right_password_is_let_in(own_kafka: OwnKafka, real_topic: Topic) -> None:
@@ -85,9 +85,9 @@ async def test_a_wrong_password_blocks_events_and_says_so(app: Redrive, own_kafk
 
     async with working(app):
         published = [(await app.publish("order.paid", n)).id for n in range(6)]
-        await until(partial(_waits, app, published), 30)
+        await until(partial(_waits, app, published))
         (intake,) = app.traffic.intakes.values()
-        await until(lambda: intake.link.state.value == "refused", 30)
+        await until(lambda: intake.link.state.value == "refused")
 
     event = await found(app, published[0])
     assert event.attempts == 0
@@ -123,12 +123,12 @@ async def test_a_topic_that_is_not_there_is_a_dead_letter_which_is_replayed_once
     event_id = (await app.publish("order.paid", 1)).id
 
     async with working(app):
-        await until(partial(_is, app, event_id, Status.FAILED), 30)
+        await until(partial(_is, app, event_id, Status.FAILED))
         event = await found(app, event_id)
         await asyncio.to_thread(missing.make)
         for _ in range(20):  # the driver hears of it within a second
             await app.replay(event_id, by="ada", reason="the topic is there")
-            await until(partial(_is_not, app, event_id, Status.PENDING, Status.IN_FLIGHT), 30)
+            await until(partial(_is_not, app, event_id, Status.PENDING, Status.IN_FLIGHT))
             if await _is(app, event_id, Status.DELIVERED):
                 break
             await asyncio.sleep(0.2)
@@ -150,11 +150,11 @@ async def test_an_intake_from_a_topic_that_is_not_there_says_so_and_begins_once_
 
     async with working(app):
         (intake,) = app.traffic.intakes.values()
-        await until(lambda: intake.link.state.value == "refused", 30)
+        await until(lambda: intake.link.state.value == "refused")
         said = intake.link.error
         await asyncio.to_thread(missing.make)
         missing.put(b"1")
-        await until(lambda: intake.link.moved == 1, 60)
+        await until(lambda: intake.link.moved == 1)
 
     assert f"kafka has no topic '{missing.name}'" in said
 

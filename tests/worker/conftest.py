@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from redrive import Event, Redrive, RetryPolicy, Worker
+from tests.waiting import PATIENCE_SECONDS
 
 FAST = RetryPolicy(max_attempts=3, base_delay=0.01, max_delay=0.02)
 
@@ -32,7 +33,7 @@ async def working(app: Redrive, **options: Any) -> AsyncIterator[Worker]:
         yield worker
     finally:
         worker.stop()
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, PATIENCE_SECONDS)
 
 
 async def found(app: Redrive, event_id: UUID) -> Event:

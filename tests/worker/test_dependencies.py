@@ -91,10 +91,10 @@ async def test_an_outage_buries_nothing_and_costs_no_attempt(app: Redrive) -> No
     await app.publish_many([("case.opened", {"n": n}) for n in range(2_000)])
     async with working(app, concurrency=10), working(app, concurrency=10):
         await until(lambda: _is(app, "case-api", State.OPEN, State.HALF_OPEN))
-        await until(lambda: _none_left(app), 30)
+        await until(lambda: _none_left(app))
         assert calls["down"] < 100, "an open circuit lets nothing through but its probes"
         up.set()
-        await until(lambda: _delivered(app, 2_000), 60)
+        await until(lambda: _delivered(app, 2_000))
 
     events = await all_events(app)
     assert {event.status for event in events} == {Status.DELIVERED}
@@ -456,7 +456,7 @@ async def test_a_worker_learns_of_it_within_a_second(app: Redrive) -> None:
         published = await app.publish("order.paid", {})
         await until(lambda: _stands(app, published.id, Status.BLOCKED))
         await app.close_dependency("api", by="ann", reason="over")
-        await until(lambda: _stands(app, published.id, Status.DELIVERED), 3)
+        await until(lambda: _stands(app, published.id, Status.DELIVERED))
     assert len(runs) == 1
 
 
@@ -629,7 +629,7 @@ async def test_when_nearly_everything_of_a_type_fails_it_waits_and_nothing_is_bu
         assert (await of(app, "brake:order.paid")).reason
         fixed.set()
         await app.close_dependency("brake:order.paid", by="ann", reason="rolled back")
-        await until(lambda: _delivered(app, 301), 30)
+        await until(lambda: _delivered(app, 301))
 
 
 @pytest.mark.req("B3")
@@ -804,13 +804,13 @@ async def test_a_head_that_waits_for_a_dependency_keeps_its_place_and_the_others
     keys = [f"order-{number}" for number in range(10)]
     ids = [(await app.publish("order.paid", n, ordering_key=key)).id for n in range(5) for key in keys]
     async with working(app, concurrency=10), working(app, concurrency=10):
-        await until(lambda: _waiting(app, 50), 30)
+        await until(lambda: _waiting(app, 50))
         heads = {(await the_event(app, each)).blocked_on for each in ids[:10]}
         others = {((event := await the_event(app, each)).blocked_on, event.fence) for each in ids[10:]}
         assert "api" in heads
         assert others == {(None, 0)}, "they stand behind their heads and were never taken"
         up.set()
-        await until(lambda: _delivered(app, 50), 60)
+        await until(lambda: _delivered(app, 50))
 
     assert ran == {key: [0, 1, 2, 3, 4] for key in keys}
     assert {event.attempts for event in await all_events(app)} == {1}

@@ -406,7 +406,7 @@ async def test_children_end_with_a_worker_that_is_killed(sqlite_url: str, tmp_pa
         worker.kill()
         worker.wait()
 
-    await until(lambda: not is_alive(pids(file)[0]), 5)
+    await until(lambda: not is_alive(pids(file)[0]))
 
 
 @pytest.mark.promise("not-stuck")

@@ -75,7 +75,7 @@ async def test_a_worker_survives_the_loss_of_all_its_connections_again_and_again
                     return False
                 return {status for _, status in counts} == {"delivered"}
 
-            await until(all_ended, 30)
+            await until(all_ended)
         async with app.store.transaction() as tx:
             rows = await tx.fetch("select n, count(*) from ledger group by n")
         assert (await app.verify_trail()).sound
@@ -164,7 +164,7 @@ async def test_a_worker_goes_on_when_its_backend_falls_silent(postgres_url: str)
             os.kill(pid, signal.SIGSTOP)
             try:
                 await app.publish("work", 2)
-                await until(lambda: seen == [1, 2], 15)
+                await until(lambda: seen == [1, 2])
             finally:
                 os.kill(pid, signal.SIGCONT)
 
@@ -221,7 +221,7 @@ async def test_what_was_to_be_put_back_before_a_silence_is_not_put_back_after_it
             assert len((await awake.turn(Finished(), 1)).claimed) == 1
         finally:
             os.kill(pid, signal.SIGCONT)
-        await until(lambda: not Path(f"/proc/{pid}").exists(), 10)  # it has done what it was told, and found us gone
+        await until(lambda: not Path(f"/proc/{pid}").exists())  # it has done what it was told, and found us gone
         await awake.close()
         (event,) = await app.events()
 
@@ -264,6 +264,6 @@ async def test_a_lost_listener_comes_back(postgres_url: str, admin: psycopg.Conn
                     break
                 except StoreUnavailable:
                     await asyncio.sleep(0.05)
-            await until(lambda: bool(seen), 10)
+            await until(lambda: bool(seen))
 
     assert seen[0] - began < 5.0

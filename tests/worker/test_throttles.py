@@ -74,7 +74,7 @@ async def test_one_at_a_time_never_overlaps_across_two_workers(store_url: str) -
         published = await apps[0].publish_many([("mail.due", n) for n in range(60)])
         for app in apps:
             await stack.enter_async_context(working(app))
-        await until(lambda: len(watched.begun) >= 60, 40)
+        await until(lambda: len(watched.begun) >= 60)
 
     assert watched.most == 1
     assert sorted(watched.order) == list(range(60))
@@ -160,7 +160,7 @@ async def test_a_rate_holds_over_two_workers(store_url: str) -> None:
         await apps[0].publish_many([("mail.due", n) for n in range(200)])
         for app in apps:
             await stack.enter_async_context(working(app))
-        await until(lambda: len(watched.begun) >= 80, 20)
+        await until(lambda: len(watched.begun) >= 80)
         began, ended = watched.begun[0], watched.begun[79]
 
     # 20 a second, and one batch (a fifth of a second's worth); starts are seen a little after their permits.
@@ -209,7 +209,7 @@ async def test_a_limit_comes_and_goes_while_the_worker_runs(app: Redrive) -> Non
 
     async with working(app, concurrency=20) as worker:
         await app.set_policy("mail.*", by="ann", reason="they complain", concurrency=1, rate="1/m")
-        await until(lambda: bool(worker._throttles._gates), 5)
+        await until(lambda: bool(worker._throttles._gates))
         await app.publish_many([("mail.due", n) for n in range(800)])
         await until(lambda: worker.tally.throttled >= 799)
         assert len(watched.begun) == 1
@@ -237,7 +237,7 @@ async def test_permits_of_a_worker_that_died_come_free(store_url: str) -> None:
             assert used["used"] == 1
             await dead.publish("mail.due", 1)
             async with working(heir, lease="1s"):
-                await until(lambda: 1 in watched.order, 20)
+                await until(lambda: 1 in watched.order)
 
 
 async def _nothing() -> None:
@@ -369,7 +369,7 @@ async def test_cut_connections_neither_lose_an_event_nor_break_the_limit(
                     except StoreUnavailable:
                         return False
 
-                await until(all_ended, 30)
+                await until(all_ended)
     assert watched.most <= 2
     assert set(watched.order) == set(range(200))
 
@@ -411,13 +411,13 @@ async def test_what_runs_when_a_limit_comes_counts_for_the_other_workers_too(app
         async def is_counted() -> bool:
             return await used() == 1
 
-        await until(is_counted, 5)
+        await until(is_counted)
         gate.set()
 
         async def is_free() -> bool:
             return await used() == 0
 
-        await until(is_free, 5)
+        await until(is_free)
 
 
 @pytest.mark.req("B6")
@@ -431,7 +431,7 @@ async def test_an_ordering_key_is_kept_by_those_who_wait_for_a_permit(store_url:
         await apps[0].publish_many(drafts)
         for app in apps:
             await stack.enter_async_context(working(app))
-        await until(lambda: len(watched.begun) >= 100, 40)
+        await until(lambda: len(watched.begun) >= 100)
     for key in range(5):
         mine = [number for of, number in watched.order if of == key]
         assert mine == sorted(mine)

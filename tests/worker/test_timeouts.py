@@ -245,7 +245,7 @@ async def test_an_attempt_that_blocks_its_event_loop_is_taken_over_as_timed_out(
 async def test_a_transaction_that_was_committed_in_time_stands(app: Redrive) -> None:
     """The timeout came while the handler was tidying up: what is committed is delivered."""
 
-    @app.handler("late", timeout="300ms")
+    @app.handler("late", timeout="2s")
     async def late(payload: Any, ctx: Context) -> None:
         async with ctx.transaction():
             pass
@@ -284,11 +284,15 @@ async def test_the_slot_of_a_cancelled_attempt_is_as_good_as_new(app: Redrive) -
 
 @pytest.mark.req("W9")
 async def test_many_limits_end_when_they_should_and_only_those(app: Redrive) -> None:
-    @app.handler("work", timeout="400ms", retry=ONCE)
-    async def work(payload: int) -> None:
-        await asyncio.sleep(60 if payload % 10 == 0 else 0.001 * payload)
+    @app.handler("stuck", timeout="400ms", retry=ONCE)
+    async def stuck(payload: int) -> None:
+        await asyncio.Event().wait()
 
-    await app.publish_many([("work", number) for number in range(100)])
+    @app.handler("work", timeout="60s", retry=ONCE)
+    async def work(payload: int) -> None:
+        await asyncio.sleep(0.001 * payload)
+
+    await app.publish_many([("work" if number % 10 else "stuck", number) for number in range(100)])
     tally = await app.worker(concurrency=100).drain()
 
     failed = [event.payload for event in await app.events(EventFilter(status=Status.FAILED))]

@@ -49,7 +49,7 @@ async def test_an_execution_that_dies_in_any_way_is_a_failed_attempt_and_is_re_e
     await isolated.submit("fine")
     await isolated.adjudicate("fine")
     async with working(isolated.app, children=2) as worker:
-        await until(lambda: (worker.tally.dead_lettered, worker.tally.delivered) == (len(DEATHS), 1), 60)
+        await until(lambda: (worker.tally.dead_lettered, worker.tally.delivered) == (len(DEATHS), 1))
 
     for death, (kind, said) in DEATHS.items():
         event, look = await isolated.execution(death), await isolated.look(death)
@@ -82,7 +82,7 @@ async def test_what_a_killed_worker_held_is_taken_over_and_carried_out(
             env=environment(REDRIVE_URL=store_url, **environ),
             stdout=subprocess.DEVNULL,
         )
-        await until(lambda: worker.poll() is not None, 30)
+        await until(lambda: worker.poll() is not None)
         held = await system.execution("killed")
         async with working(system.app, lease="1s"):  # this one only books
 

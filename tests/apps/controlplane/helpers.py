@@ -13,7 +13,7 @@ from redrive.apps.controlplane.tables import Sql
 from redrive.apps.controlplane.wiring import ControlPlane, service
 from redrive.apps.controlplane.words import KINDS, OWNER_OF, SERVICES, State
 from redrive.apps.controlplane.world import SYSTEMS
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 from tests.worker.conftest import working
 
 FAST = RetryPolicy(max_attempts=3, base_delay=0.01, max_delay=0.02)
@@ -50,7 +50,7 @@ async def state_of(app: ControlPlane, request: Request) -> State:
     return (await found(app, request)).state
 
 
-async def comes_to(app: ControlPlane, request: Request, state: State, seconds: float = 20.0) -> Request:
+async def comes_to(app: ControlPlane, request: Request, state: State, seconds: float = PATIENCE_SECONDS) -> Request:
     """Wait until a request has a state, while somebody works."""
 
     async def there() -> bool:

@@ -40,7 +40,7 @@ async def _killed_at_random(url: str, world: Path, *, requests: int, kills: int,
                 await asyncio.to_thread(worker.wait)
         await app.world.heal()
         async with working(app, lease=LEASE):
-            await until(lambda: quiet(app), 60)
+            await until(lambda: quiet(app))
         await _wreck(app, dice)
         await reconciled(app)
         await reconciled(app)

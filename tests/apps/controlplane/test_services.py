@@ -44,15 +44,15 @@ async def test_a_request_that_four_services_work_on_is_seen_as_one(services: lis
     async with AsyncExitStack() as stack:
         for app in services:
             await stack.enter_async_context(working(app))
-        request = await comes_to(front, await ask(front), State.READY, 60)
+        request = await comes_to(front, await ask(front), State.READY)
         await until(lambda: _is_done(services, request.id))
         seen = await task(services, request.id)
         alone = await task([front], request.id)
 
-        refused = await comes_to(front, await ask(front, image="windows-95"), State.REJECTED, 60)
+        refused = await comes_to(front, await ask(front, image="windows-95"), State.REJECTED)
         judged = await task(services, refused.id)
         await front.requests.cancel(request.id, by="ada", reason="over")
-        await comes_to(front, request, State.RELEASED, 60)
+        await comes_to(front, request, State.RELEASED)
 
     told = [event.event.type for event in seen.events if event.event.target.startswith("relay:")]
     assert told == [f"{kind}.{said}" for kind in ("address", "volume", "machine") for said in ("wanted", "made")]
@@ -83,7 +83,7 @@ async def test_what_the_broker_has_lost_is_sent_again_and_has_its_effect_once(
             async def sent() -> bool:
                 return (await broker.jsm().stream_info(front.site.upper())).state.messages == 1
 
-            await until(sent, 30)
+            await until(sent)
             await broker.jsm().purge_stream(front.site.upper())  # acknowledged, and lost
             for app in services[1:]:
                 await stack.enter_async_context(working(app))
@@ -92,7 +92,7 @@ async def test_what_the_broker_has_lost_is_sent_again_and_has_its_effect_once(
                 await front.reconcilers.run_here("requests")
                 return (await found(front, request)).state is State.READY
 
-            await until(moves, 60)
+            await until(moves)
     finally:
         await broker.close()
 

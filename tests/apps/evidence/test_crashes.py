@@ -75,10 +75,10 @@ async def survived(url: str, folder: Path, *, rows: int, kills: int, ignores_key
         job_id = answer.json()["file_job_id"]
         try:
             theatre.start("cases")
-            await until(theatre.journal.exists, 30)
+            await until(theatre.journal.exists)
             theatre.start("one")
             theatre.start("two")
-            await until(lambda: bool(theatre.attached()), 60)
+            await until(lambda: bool(theatre.attached()))
             for _ in range(kills):
                 await asyncio.sleep(dice.uniform(0.1, 0.7))
                 name = dice.choice(("cases", "one", "two"))

@@ -47,7 +47,7 @@ async def test_requests_retries_and_results_travel_on_their_topics(
                 async def over() -> bool:
                     return any(each.type == N2 and each.status is Status.DELIVERED for each in await desk.app.events())
 
-                await until(over, 60)
+                await until(over)
     finally:
         await cases.stop()
 

@@ -64,7 +64,7 @@ async def running(folder: Path, *command: str, sign_of_life: bytes, **environ: s
             env=os.environ | {"PYTHONPATH": path} | environ,
         )
     try:
-        await until(lambda: process.returncode is not None or sign_of_life in said.read_bytes(), 60)
+        await until(lambda: process.returncode is not None or sign_of_life in said.read_bytes())
         assert process.returncode is None, said.read_text(encoding="utf-8")[-2_000:]
         yield process
     finally:
@@ -119,7 +119,7 @@ async def test_nothing_runs_before_its_time_because_of_a_restart_and_nothing_is_
             async with up(tmp_path, port, **curve):
                 if number == 1:
                     assert await send(client, port, "msg_1", {"n": 1}) == 202
-                await until(lambda n=number: settled(n), 60)  # type: ignore[misc]
+                await until(lambda n=number: settled(n))  # type: ignore[misc]
             due.append((await event()).due_at)
         last = await event()
 
@@ -162,7 +162,7 @@ async def crashed(folder: Path, url: str, *, messages: int, kills: int) -> None:
         for kill in range(1, kills + 1):
             async with running(folder, "-m", RUNNING, str(port), sign_of_life=b"ready", **environ):
                 goal = messages * kill // (kills + 1)
-                await until(lambda goal=goal: len(answered) >= goal, 60)  # type: ignore[misc]
+                await until(lambda goal=goal: len(answered) >= goal)  # type: ignore[misc]
                 await asyncio.sleep(dice.uniform(0.0, 0.05))
         async with running(folder, "-m", RUNNING, str(port), sign_of_life=b"ready", **environ):
             await asyncio.wait_for(asyncio.gather(*sending), 120)
@@ -172,7 +172,7 @@ async def crashed(folder: Path, url: str, *, messages: int, kills: int) -> None:
                 async def finished() -> bool:
                     return all(event.status is Status.DELIVERED for event in await app.events(everything))
 
-                await until(finished, 60)
+                await until(finished)
                 events = await app.events(everything)
                 async with app.transaction() as tx:
                     done = [row[0] for row in await tx.fetch("select n from done order by n")]

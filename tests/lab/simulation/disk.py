@@ -13,7 +13,7 @@ import os
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 RULES = Path(__file__).with_name("rules.sql")
 _MEMORY = Path("/dev/shm")
 _KEPT = ("redrive_schema_version",)
+_PAGE = 1024  # bytes: a commit writes whole pages, and most change a few rows
 _DUE = "select event_id, kind from lab_due limit 1"
 
 
@@ -159,6 +160,9 @@ class Disk:
 
 
 async def _migrated(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as blank:
+        blank.execute(f"pragma page_size={_PAGE}")
+        blank.execute("pragma journal_mode=wal")  # from here on the size stands
     store = SqliteStore(str(path), VirtualClock(), synchronous="OFF")
     await store.open()
     await store.migrate()
