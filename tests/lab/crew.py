@@ -23,6 +23,7 @@ _HELD = (
     "select count(*) as n from {}outbox o join {}session s on s.id = o.session_id"
     " where o.status = 'in_flight' and s.pid = ? and s.ended_at is null"
 )
+_SWEPT = "select count(*) as n from {}session where pid = ? and lease_until < ended_at"
 
 
 @dataclass(slots=True)
@@ -46,6 +47,8 @@ class Crew:
     killed: set[int] = field(default_factory=set)
     held: int = 0
     """How many events those held who were killed."""
+    late: int = 0
+    """How many of them were swept before that could be counted."""
     _to_count: list[tuple[int, float]] = field(default_factory=list)
 
     @property
@@ -77,6 +80,7 @@ class Crew:
             if time.monotonic() - since > after:
                 self._to_count.remove((pid, since))
                 self.held += query(self.url, _HELD, (pid,))[0]["n"]
+                self.late += query(self.url, _SWEPT, (pid,))[0]["n"]
 
     def replace(self, member: Member) -> Member:
         """Kill it, and start another with the same task."""
