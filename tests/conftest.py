@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import os
 import secrets
@@ -262,6 +263,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             for requirement in marker.args:
                 run.proved.setdefault(requirement, []).append(item.nodeid)
     run.is_whole = getattr(config, "workerinput", {}).get("is_whole", _is_whole(config))
+    gc.collect()
+    gc.freeze()  # thousands of tests stand here until the end: no collection need look at them again
 
 
 def _is_whole(config: pytest.Config) -> bool:

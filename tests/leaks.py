@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-GRACE_SECONDS = 1.0
+GRACE_SECONDS = 10.0
 DESCRIPTORS = Path("/proc/self/fd")
 
 
