@@ -126,7 +126,7 @@ async def test_a_database_out_of_reach_for_too_long_costs_the_lock(app: Redrive)
             await lock.lost.wait()
 
     with pytest.raises(ReservationLost, match="could not be renewed in time"):
-        await asyncio.wait_for(work(), 10)
+        await asyncio.wait_for(work(), 30)
     await other.close()
 
 

@@ -61,7 +61,7 @@ async def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
     """Ask a server on this machine as plainly as can be."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"{method} {path} HTTP/1.1\r\nHost: here\r\n\r\n".encode())
-    answer = (await asyncio.wait_for(reader.read(), 20)).decode()
+    answer = (await asyncio.wait_for(reader.read(), 30)).decode()
     writer.close()
     await writer.wait_closed()
     head, _, body = answer.partition("\r\n\r\n")

@@ -266,7 +266,7 @@ async def test_an_endpoint_ends_with_clients_that_say_nothing(app: Redrive) -> N
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         await asyncio.sleep(0)
 
-    assert await asyncio.wait_for(reader.read(), 5) == b""
+    assert await asyncio.wait_for(reader.read(), 30) == b""
     writer.close()
 
 

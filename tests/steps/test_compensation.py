@@ -150,7 +150,7 @@ async def test_a_cancelled_event_is_undone(app: Redrive, way: str) -> None:
     published = await app.publish("saga")
 
     async with working(app, poll="50ms"):
-        await asyncio.wait_for(saga.reached.wait(), 10)
+        await asyncio.wait_for(saga.reached.wait(), 30)
         if way == "python":
             await app.cancel(published.id, by="anna", reason="the customer left")
         else:
@@ -174,7 +174,7 @@ async def test_an_event_whose_workers_keep_dying_is_undone(app: Redrive) -> None
     saga.go_on.clear()
     published = await app.publish("saga")
     async with working(app, poll="50ms") as worker:
-        await asyncio.wait_for(saga.reached.wait(), 10)
+        await asyncio.wait_for(saga.reached.wait(), 30)
         with raw(app.url) as sql:  # as if the worker were gone: nobody holds this session, the fence has moved
             now = "now()" if app.store.name == "postgres" else "1"
             gone = app.clock.new_id()
@@ -352,7 +352,7 @@ async def test_what_was_running_when_its_event_was_cancelled_is_undone_too(app: 
         return (await found(app, published.id)).compensation == "done"
 
     async with working(app, poll="50ms"):
-        await asyncio.wait_for(begun.wait(), 10)
+        await asyncio.wait_for(begun.wait(), 30)
         await app.cancel(published.id, by="anna", reason="enough")
         await until(undone)
         go.set()

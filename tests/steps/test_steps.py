@@ -170,7 +170,7 @@ async def test_a_zombie_can_keep_no_step(app: Redrive) -> None:
 
     published = await app.publish("t")
     async with working(app) as worker:
-        await asyncio.wait_for(begun.wait(), 10)
+        await asyncio.wait_for(begun.wait(), 30)
         with raw(app.url) as sql:  # another worker has claimed it meanwhile
             sql(f"update {{outbox}} set fence = fence + 1 where id = '{published.id}'")
         go.set()

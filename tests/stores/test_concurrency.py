@@ -153,7 +153,7 @@ async def test_writers_of_one_chain_keep_it_whole(store_url: str) -> None:
 async def test_readers_do_not_wait_for_a_writer(store_url: str, tmp_path: Path) -> None:
     async with Redrive(store_url, migrate=True) as app:
         await app.publish("t")
-        async with app.store.transaction() as transaction, asyncio.timeout(5):
+        async with app.store.transaction() as transaction, asyncio.timeout(30):
             await transaction.publish(app.new_events("t"))
             seen = [len(await app.events()), await app.store.counts(), (await app.verify_trail()).sound]
 

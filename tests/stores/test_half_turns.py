@@ -67,7 +67,7 @@ async def test_a_worker_lets_go_of_what_a_half_turn_has_settled(postgres_url: st
         await asyncio.sleep(1.0)
         await other.rollback()
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await draining
 
         assert (await found(app, published.id)).status is Status.FAILED

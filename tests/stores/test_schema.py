@@ -161,11 +161,11 @@ async def test_a_worker_stops_when_its_schema_begins_to_need_newer_code(store_ur
     async with app:
         await app.publish("t")
         running = asyncio.create_task(app.worker(lease="1s").run())
-        await asyncio.wait_for(done.wait(), 10)
+        await asyncio.wait_for(done.wait(), 30)
         from_the_future(store_url, needs=999)
 
         with pytest.raises(SchemaTooNew, match="upgrade redrive"):
-            await asyncio.wait_for(running, 10)
+            await asyncio.wait_for(running, 30)
 
         assert (await app.events())[0].status is Status.DELIVERED
 

@@ -265,7 +265,7 @@ async def test_who_finds_nothing_due_does_not_wait_for_those_who_write(file: Red
     other = sqlite3.connect(path_of(sqlite_url), isolation_level=None)
     other.execute("begin immediate")
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         claimed, due_in = await hands.claim(), await hands.claims.next_due()
     other.close()
 
@@ -315,7 +315,7 @@ async def test_a_transaction_that_is_cancelled_leaves_nothing_and_blocks_nobody(
     with suppress(asyncio.CancelledError):
         await running
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         assert (await app.publish("after")).created
     assert [event.type for event in await app.events()] == ["after"]
 
@@ -341,7 +341,7 @@ async def test_a_transaction_cancelled_while_it_waits_to_begin_blocks_nobody(
         with suppress(asyncio.CancelledError):
             await running
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert (await app.publish("t")).created
             async with app.store.transaction() as transaction:
                 await transaction.publish(app.new_events("t"))
@@ -372,7 +372,7 @@ async def test_a_transaction_cancelled_while_the_writer_is_busy_blocks_nobody(
             await running
         await publishing
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert (await app.publish("t")).created
         assert len(await app.events()) == 2
 
@@ -399,7 +399,7 @@ async def test_a_cancelled_publish_in_a_transaction_is_rolled_back_whole(sqlite_
 
 
 async def test_a_transaction_inside_ones_own_transaction_does_not_wait_for_ever(app: Redrive) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         async with app.store.transaction():
             if app.store.name == "sqlite":
                 with pytest.raises(ConfigurationError, match="go through it"):
@@ -417,10 +417,10 @@ async def test_publishing_beside_ones_own_open_transaction_is_refused_where_it_w
 ) -> None:
     answers: list[str] = []
 
-    async with asyncio.timeout(10), app.store.transaction() as transaction:
+    async with asyncio.timeout(30), app.store.transaction() as transaction:
         await transaction.publish(app.new_events("inside"))
         try:
-            await asyncio.wait_for(app.publish("beside"), 5)
+            await asyncio.wait_for(app.publish("beside"), 30)
             answers.append("published")
         except ConfigurationError as error:
             answers.append(str(error))
@@ -562,7 +562,7 @@ async def test_a_server_that_falls_silent_costs_an_error_and_not_a_hanging_worke
     with psycopg.connect(postgres_url) as other:
         other.execute("lock table redrive.outbox in access exclusive mode")
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             with pytest.raises(StoreUnavailable, match="does not answer"):
                 await store.counts()
         other.rollback()

@@ -46,7 +46,7 @@ def numbers_of(batch: list[Received]) -> list[int]:
 async def taken(inlet: NatsStream, last: int) -> list[int]:
     """Take as an intake does: again from the first that was not acknowledged, whenever the subscription breaks."""
     found = [-1]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while found[-1] != last:
             subscription = await inlet.subscribe()
             with suppress(DependencyUnavailable):

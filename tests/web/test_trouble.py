@@ -145,7 +145,7 @@ async def test_a_body_that_comes_too_slowly_is_given_up(sqlite_site: Site) -> No
             f"Authorization: Bearer {sqlite_site.tokens[Role.ADMIN]}\r\n\r\n"
         )
         writer.write(head.encode() + b"{")
-        answer = await asyncio.wait_for(reader.readuntil(b"\r\n"), 10)
+        answer = await asyncio.wait_for(reader.readuntil(b"\r\n"), 30)
         writer.close()
         await writer.wait_closed()
 
@@ -156,7 +156,7 @@ async def test_who_is_not_known_cannot_make_the_server_read_a_body(sqlite_site: 
     async with served(sqlite_site.web) as address:
         reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(address).port)
         writer.write(b"POST /api/v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n{")
-        answer = await asyncio.wait_for(reader.readuntil(b"\r\n"), 10)
+        answer = await asyncio.wait_for(reader.readuntil(b"\r\n"), 30)
         writer.close()
         await writer.wait_closed()
 
@@ -291,7 +291,7 @@ async def test_a_server_stops_while_somebody_listens(sqlite_site: Site) -> None:
         took = asyncio.get_running_loop().time() - began
         await stream.aclose()
 
-    assert took < 5
+    assert took < 30
 
 
 # --- mounted ---

@@ -79,7 +79,7 @@ async def test_another_process_calls_off_what_this_one_runs(store_url: str, app:
     async with working(app), Redrive(store_url) as operator:
         await started.wait()
         await operator.cancel(published.id, by="ann", reason="wrong order")
-        await asyncio.wait_for(stopped.wait(), 5)
+        await asyncio.wait_for(stopped.wait(), 30)
 
     assert (await read(app, published.id)).status is Status.CANCELLED
 

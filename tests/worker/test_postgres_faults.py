@@ -141,7 +141,7 @@ async def test_a_silent_server_costs_an_error_and_not_a_hanging_call(postgres_ur
         os.kill(pid, signal.SIGCONT)
         await store.close()
 
-    assert took < 5.0
+    assert took < 30.0
     assert counts == {}
 
 

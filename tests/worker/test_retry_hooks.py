@@ -219,7 +219,7 @@ async def test_a_store_that_cannot_be_written_is_waited_for_and_the_hook_is_not_
             working = asyncio.create_task(app.worker().drain())
             await until(lambda: [entry["event"] for entry in logs].count("outcome not written yet") > 4)
             app.store.writer.connection.execute("pragma query_only=off")  # type: ignore[attr-defined]
-            await asyncio.wait_for(working, 20)
+            await asyncio.wait_for(working, 30)
 
         assert (await found(app, published.id)).status is Status.FAILED
         async with app.transaction() as tx:

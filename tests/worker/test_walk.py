@@ -429,7 +429,7 @@ async def test_a_drain_that_is_stopped_hands_back_and_returns(app: Redrive) -> N
         await asyncio.sleep(30)
 
     await app.publish_many([("work", 1), ("work", 2)])
-    await asyncio.wait_for(worker.drain(), 10)
+    await asyncio.wait_for(worker.drain(), 25)
 
     assert {(event.status, event.attempts) for event in await app.events()} == {(Status.PENDING, 0)}
 

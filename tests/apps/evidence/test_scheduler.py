@@ -119,7 +119,7 @@ async def test_an_artifact_that_somebody_has_locked_is_left_for_the_next_look(
         try:
             async with other.transaction():
                 await other.execute("select 1 from evidence.file_job_artifact where file_name = '0.pdf' for update")
-                assert await asyncio.wait_for(retry.requeue_all(bench.desk), 10) == 2
+                assert await asyncio.wait_for(retry.requeue_all(bench.desk), 30) == 2
             assert await retry.requeue_all(bench.desk) == 1
         finally:
             await other.close()

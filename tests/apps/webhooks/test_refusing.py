@@ -100,7 +100,7 @@ async def said(address: str, *parts: bytes, pause: float = 0.0) -> bytes:
     for part in parts:
         writer.write(part)
         await asyncio.sleep(pause)
-    answer = await asyncio.wait_for(reader.read(), 10)
+    answer = await asyncio.wait_for(reader.read(), 30)
     writer.close()
     await writer.wait_closed()
     return answer
