@@ -110,12 +110,14 @@ async def strange(payload):
 
 @handler("last.words")
 def last_words(payload):
-    threading.Thread(target=_end_soon, daemon=True).start()
+    # Ends at once when the answer has been given.
+    write = asyncio.StreamWriter.write
 
+    def write_and_end(writer, data):
+        write(writer, data)
+        os._exit(0)
 
-def _end_soon():
-    time.sleep(0.005)
-    os._exit(0)
+    asyncio.StreamWriter.write = write_and_end
 
 
 @handler("exit")

@@ -69,6 +69,7 @@ class Disk:
         self.max_lost = 0  # that the workers allow
         self.now = 0
         self._origin = (0, 0.0)  # a time, and what the monotonic clock said then
+        self._last_look: tuple[float, Process | None] = (0.0, None)
         self.let_go: Callable[[], None] = lambda: None
         asyncio.run(_migrated(path))
         self.hand = self._connected()
@@ -121,6 +122,7 @@ class Disk:
         self.holder = self.asking = None
         self.now = 0
         self._origin = (0, 0.0)
+        self._last_look = (0.0, None)
         self.hand.execute("begin immediate")
         for name in self._tables:
             self.hand.execute(f"delete from {name}")
@@ -143,6 +145,9 @@ class Disk:
     def look_at_clock(self, process: Process) -> None:
         """Note the latest time that anybody can take it to be: a clock that was set back goes on from where it was."""
         monotonic = process.clock.monotonic()
+        if self._last_look == (monotonic, process):  # a transaction is of one moment
+            return
+        self._last_look = (monotonic, process)
         time, then = self._origin
         self.now = time + int((monotonic - then) * 1e6) if time else 0
         if process.clock.micros > self.now:  # only then a new beginning, or what is rounded off would add up
@@ -203,7 +208,9 @@ class Line:
 
     def execute(self, sql: str, parameters: Any = ()) -> Any:
         disk, process = self._disk, self._process
-        self._reached(sql)
+        process.statements += 1
+        if self._is_cut or process.statements >= process.alert_at:
+            self._alert(sql)
         disk.look_at_clock(process)
         if sql == "begin immediate":
             return self._begin()
@@ -219,21 +226,21 @@ class Line:
 
     def executemany(self, sql: str, rows: Any) -> Any:
         disk, process = self._disk, self._process
-        self._reached(sql)
+        process.statements += 1
+        if self._is_cut or process.statements >= process.alert_at:
+            self._alert(sql)
         disk.asking, disk.values = process, rows
         answer = disk.seen_by(self).executemany(sql, rows)
         process.did(sql, answer)
         return answer
 
-    def _reached(self, sql: str) -> None:
-        process = self._process
+    def _alert(self, sql: str) -> None:
+        """Let go wrong what is to."""
         if self._is_cut:
-            raise Dead(process.name)
-        process.statements += 1
-        if process.statements >= process.alert_at:
-            error = process.about_to(sql, self)
-            if error is not None:
-                raise error
+            raise Dead(self._process.name)
+        error = self._process.about_to(sql, self)
+        if error is not None:
+            raise error
 
     def roll_back(self) -> None:
         """Roll back by itself, as SQLite may do when the disk fails."""
