@@ -347,6 +347,15 @@ def test_a_topic_that_cannot_be_is_refused_at_once(name: str) -> None:
         Kafka().topic(name)
 
 
+@pytest.mark.parametrize(
+    ("said", "waits"),
+    [({}, 60_000), ({"session.timeout.ms": 90_000}, 90_000), ({"max.poll.interval.ms": 20_000}, 20_000)],
+)
+def test_an_answer_to_a_join_that_was_lost_is_waited_for_a_minute(said: dict[str, Any], waits: int) -> None:
+    """The driver waits for it as long as a member may take between two polls, and at least for a session."""
+    assert Kafka(settings=said).consumer_settings("shop", "earliest")["max.poll.interval.ms"] == waits
+
+
 @pytest.mark.parametrize("setting", ["acks", "enable.idempotence", "enable.auto.commit", "group.id"])
 def test_settings_that_a_promise_rests_on_cannot_be_set(setting: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{setting} cannot be set: "):

@@ -266,4 +266,4 @@ async def test_a_lost_listener_comes_back(postgres_url: str, admin: psycopg.Conn
                     await asyncio.sleep(0.05)
             await until(lambda: bool(seen))
 
-    assert seen[0] - began < 5.0
+    assert seen[0] - began < 20.0  # and not at the poll

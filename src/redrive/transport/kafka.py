@@ -72,6 +72,9 @@ _OUT: Final[dict[str, Setting]] = {
     "partitioner": "murmur2_random",  # as Java does: a key goes to the same partition whoever sends it
     "topic.metadata.propagation.max.ms": 5_000,  # how long a topic may be unknown before it is said to be
 }
+# How long a member may take between two polls, and how long the driver waits in silence for the answer to a join: when
+# that was lost on a connection that stays open, nothing came in for its usual 5 minutes. Never below the session's.
+_JOIN_MS: Final = 60_000
 _IN: Final[dict[str, Setting]] = {
     "session.timeout.ms": 15_000,
     "queued.max.messages.kbytes": 32_768,
@@ -221,10 +224,12 @@ class Kafka:
 
     def consumer_settings(self, group: str, start: str) -> dict[str, Any]:
         """Put together what the driver is told to take with."""
+        join = max(_JOIN_MS, int(self._settings.get("session.timeout.ms", 0)))
         return {
-            **_USUAL, **_IN, **self._settings, "bootstrap.servers": self.servers, "group.id": group,
-            "auto.offset.reset": start, "enable.auto.commit": False, "enable.auto.offset.store": False,
-            "enable.partition.eof": True, "partition.assignment.strategy": "cooperative-sticky",
+            **_USUAL, **_IN, "max.poll.interval.ms": join, **self._settings,
+            "bootstrap.servers": self.servers, "group.id": group, "auto.offset.reset": start,
+            "enable.auto.commit": False, "enable.auto.offset.store": False, "enable.partition.eof": True,
+            "partition.assignment.strategy": "cooperative-sticky",
         }  # fmt: skip
 
     def stands(self, heard: "_Heard") -> None:
