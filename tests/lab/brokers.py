@@ -11,13 +11,14 @@ import json
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import nats
 import nats.errors
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from nats.aio.client import Client
@@ -273,12 +274,13 @@ class KafkaSide(Side):
 
     def left(self) -> int:
         assert self._looker is not None
-        committed = self._looker.committed([TopicPartition(self._name, each) for each in range(_PARTITIONS)], 30)
+        places = [TopicPartition(self._name, each) for each in range(_PARTITIONS)]
+        committed = _answered(partial(self._looker.committed, places, 30))
         return sum(self._ends(each.partition)[1] - max(0, each.offset) for each in committed)
 
     def _ends(self, partition: int) -> tuple[int, int]:
         assert self._looker is not None
-        low, high = self._looker.get_watermark_offsets(TopicPartition(self._name, partition), 30)
+        low, high = _answered(partial(self._looker.get_watermark_offsets, TopicPartition(self._name, partition), 30))
         return low, high
 
     def remove(self) -> None:
@@ -293,3 +295,14 @@ class KafkaSide(Side):
             self._producer.close()
         if self._looker is not None:
             self._looker.close()
+
+
+def _answered(ask: Callable[[], Any]) -> Any:
+    """Ask until there is an answer: a Kafka that has just been started may not know yet what it leads."""
+
+    def answer() -> Any:
+        with suppress(KafkaException):
+            return ask()
+        return None
+
+    return wait_until(answer)
