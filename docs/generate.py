@@ -625,7 +625,7 @@ describes them (OpenAPI 3.1). Send `Authorization: Bearer rdv_…`. Bodies are J
 - **Errors** are `application/problem+json`: `type`, `title`, `status`, `detail`, and in `next` what to do.
   `errors` points at what does not fit.
 - **`GET /changes`** is a stream of server-sent events: `{"topics": ["outbox", "redrive"]}` names the tables in which
-  something has changed, at most once a second.
+  something has changed, at most once a second. It begins with `hello`; from there on nothing is missed.
 - `GET /healthz` says that the process lives, `GET /readyz` that the database answers; both outside `/api/v1`.
 """
 # --- signals ---

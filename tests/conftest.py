@@ -13,6 +13,7 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,10 +21,12 @@ from typing import Any
 
 import psycopg
 import pytest
+import structlog
 from psycopg import sql
 
 from redrive import Redrive
 from redrive.clock import VirtualClock
+from redrive.logs import log
 from tests import leaks
 from tests.kafka_server import KafkaServer, existing_kafka, running_kafka
 from tests.servers import (
@@ -59,6 +62,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[RUN] = Run()
     if config.option.markexpr != "lab":  # its long runs are to meet a real disk
         _work_in_memory()
+    if "REDRIVE_TEST_POSTGRES" not in os.environ:  # ours speaks neither, and asking takes a third of a connection
+        os.environ.setdefault("PGSSLMODE", "disable")
+        os.environ.setdefault("PGGSSENCMODE", "disable")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background by a script: and so are ours
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -117,7 +123,9 @@ def postgres_server(run: Run) -> Iterator[Postgres]:
         run.backends["PostgreSQL"] = server.version
         template = f"redrive_test_{secrets.token_hex(6)}"
         url = stack.enter_context(fresh_database(server, name=template))
-        asyncio.run(_migrated(url))
+        _migrate(url)
+        # Whoever connects first writes down what PostgreSQL knows of its catalogues, and copies have it, too.
+        psycopg.connect(url).close()
         yield replace(server, template=template)
 
 
@@ -133,9 +141,15 @@ def _wants_tables(request: pytest.FixtureRequest) -> bool:
     return request.node.get_closest_marker("no_tables") is None
 
 
-async def _migrated(url: str) -> None:
-    async with Redrive(url, clock=VirtualClock(), migrate=True):
-        pass
+def _migrate(url: str) -> None:
+    """Make our tables, in a thread: the first test to ask may have a browser open, whose event loop runs in ours."""
+
+    async def migrate() -> None:
+        async with Redrive(url, clock=VirtualClock(), migrate=True):
+            pass
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(lambda: asyncio.run(migrate())).result()
 
 
 @contextmanager
@@ -173,7 +187,7 @@ def _connections_left(admin: psycopg.Connection, database: str) -> list[str]:
 @pytest.fixture(scope="session")
 def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("template") / "redrive.db"
-    asyncio.run(_migrated(f"sqlite:///{path}"))
+    _migrate(f"sqlite:///{path}")
     return path
 
 
@@ -236,6 +250,14 @@ def leaves_nothing_open() -> Iterator[None]:
         pytest.fail(f"threads left running: {sorted(left)}", pytrace=False)
     if left := leaks.left_behind(leaks.descriptors, descriptors):
         pytest.fail(f"file descriptors left open: {sorted(left)}", pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def log_as_before() -> Iterator[None]:
+    """Put the log back: a command sends it to its own standard error, and others catch it for a while."""
+    yield
+    log.before_first = None
+    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ WATCH = """
 document.addEventListener("securitypolicyviolation", (event) =>
   console.error(`CSP: ${event.violatedDirective} ${event.blockedURI} ${event.sample}`));
 """
-PATIENCE = 15_000
+PATIENCE = 30_000
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import secrets
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from redrive import Redrive
 from redrive.operate.auth import Role
@@ -112,6 +112,22 @@ def test_a_batch_is_watched_closed_and_its_notices_read(any_desk: Desk) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text("import")
 
 
+@pytest.mark.req("W10")
+def test_a_page_shows_what_happened_between_its_drawing_and_its_listening(any_desk: Desk) -> None:
+    desk = any_desk
+    page = desk.sit()
+
+    def late(route: Route) -> None:
+        orders(desk, 3)
+        route.continue_()
+
+    page.route("**/api/v1/changes*", late, times=1)
+
+    page.goto(desk.site.url + "/failures")
+
+    expect(page.locator("#list")).to_contain_text("KeyError: 'JPY'")  # nobody has reloaded
+
+
 @pytest.mark.req("W7", "W10")
 def test_a_reconciler_is_run_and_its_findings_are_judged(any_desk: Desk) -> None:
     desk = any_desk
@@ -126,7 +142,7 @@ def test_a_reconciler_is_run_and_its_findings_are_judged(any_desk: Desk) -> None
     with desk.working():
         page.goto(desk.site.url + "/reconcilers")
         row = page.locator("#list tr", has_text="carts")
-        expect(row).to_contain_text(re.compile(r"in \d+ min"))
+        expect(row).to_contain_text(re.compile(r"in \d+ (h|min|s)"))
         row.get_by_role("button", name="Dry run").click()
         expect(page.locator("main")).to_contain_text("Asked for: a worker runs it")
         expect(page.locator("#runs")).to_contain_text("only looked")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import pytest
-import structlog
 from fastapi import FastAPI
 
 from redrive import Redrive, RetryPolicy, TerminalHandlerError
@@ -39,12 +38,6 @@ def browser(web: Any, peer: str = "203.0.113.7", **options: Any) -> httpx.AsyncC
     """Make a caller from some address, who shows nothing."""
     transport = httpx.ASGITransport(app=web, client=(peer, 50_000), raise_app_exceptions=False)
     return httpx.AsyncClient(transport=transport, **{"base_url": PLACE, "timeout": 30, **options})
-
-
-@pytest.fixture(autouse=True)
-def log_as_before() -> Iterator[None]:
-    yield
-    structlog.reset_defaults()
 
 
 def handlers(app: Redrive) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import sqlite3
 from contextlib import ExitStack
 from pathlib import Path
@@ -278,6 +279,21 @@ async def test_who_listens_hears_what_kind_of_thing_changed(site: Site) -> None:
 
     assert site.web.state.changes._looking is None
     assert not site.web.state.changes._listeners
+
+
+async def test_who_listens_hears_of_what_changed_since_the_page_was_drawn(site: Site) -> None:
+    shown = {"Authorization": f"Bearer {site.tokens[Role.VIEWER]}"}
+    async with served(site.web) as address, httpx.AsyncClient(base_url=address, headers=shown, timeout=20) as client:
+        page = await client.get("/failures", headers={"Accept": "text/html"})
+        since = re.search(r'data-since="([^"]+)"', page.text)
+        assert since is not None
+        await site.app.publish("order.bad", {"id": 7})
+        await site.app.worker().drain()  # nobody listens yet
+
+        async with client.stream("GET", "/api/v1/changes", params={"since": since[1]}) as stream:
+            changed = await heard(stream.aiter_lines())
+
+    assert "failure_group" in changed
 
 
 async def test_a_server_stops_while_somebody_listens(sqlite_site: Site) -> None:

@@ -12,6 +12,7 @@ from redrive.operate.auth import ALLOWED, Caller, How
 from redrive.operate.console import glance
 from redrive.operate.console.words import FILTERS, printed
 from redrive.operate.web import pages
+from redrive.operate.web.changes import Changes, written
 from redrive.operate.web.guard import Guarded
 from redrive.operate.web.problems import INVALID, Problem
 
@@ -98,7 +99,14 @@ pages.environment.finalize = printed
 
 def new_router() -> APIRouter:
     """Make a router for pages."""
-    return APIRouter(route_class=Guarded, include_in_schema=False, dependencies=[Depends(glance.refreshed)])
+    before = [Depends(_marked), Depends(glance.refreshed)]
+    return APIRouter(route_class=Guarded, include_in_schema=False, dependencies=before)
+
+
+async def _marked(request: Request) -> None:
+    """Note how things stand before a page looks at them: it is told of what changes from here on."""
+    changes: Changes = request.app.state.changes
+    request.state.marks = await changes.marks() if request.method == "GET" else {}
 
 
 def page(
@@ -111,8 +119,9 @@ def page(
         topics = (*topics, "outbox")  # what the tour waits for happens to events
     return pages.render(
         request, template, status, tour=tour, caller=caller, can=frozenset(map(str, ALLOWED[caller.role])), here=here,
-        screens=SCREENS, topics=" ".join(topics), now=request.app.state.redrive.clock.now(), notice=_notice(request),
-        is_open=caller.how is How.OPEN, glance=glance.of(request), **context,
+        screens=SCREENS, topics=" ".join(topics), since=written(request.state.marks, topics),
+        now=request.app.state.redrive.clock.now(), notice=_notice(request), is_open=caller.how is How.OPEN,
+        glance=glance.of(request), **context,
     )  # fmt: skip
 
 

@@ -103,19 +103,12 @@ export const listen = () => {
   document.addEventListener("pointerout", () => setTimeout(() => { if (held && !overList()) release(); }, 150));
   look();
   if (!document.body.dataset.topics) return say("off", "still");
-  const source = new EventSource(`${document.body.dataset.root}/api/v1/changes`);
-  let missed = false;
-  source.addEventListener("hello", () => {
-    say("on", "live");
-    if (missed) refresh();
-    missed = false;
-  });
+  const { root, since } = document.body.dataset; // how things stood before this page was drawn
+  const source = new EventSource(`${root}/api/v1/changes?since=${encodeURIComponent(since)}`);
+  source.addEventListener("hello", () => say("on", "live"));
   source.addEventListener("changed", (event) => {
     const mine = new Set(document.body.dataset.topics.split(" ").filter(Boolean));
     if (JSON.parse(event.data).topics.some((topic) => mine.has(topic) || topic === "store")) refresh();
   });
-  source.addEventListener("error", () => {
-    missed = true;
-    say("lost", "not connected");
-  });
+  source.addEventListener("error", () => say("lost", "not connected"));
 };

@@ -1,8 +1,8 @@
 """Who works, and what changes."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import Request
+from fastapi import Query, Request
 from starlette.responses import Response, StreamingResponse
 
 from redrive.operate import views
@@ -10,10 +10,12 @@ from redrive.operate.auth import Permission
 from redrive.operate.views import plain
 from redrive.operate.web.api.shared import page
 from redrive.operate.web.api.shared import router as new_router
-from redrive.operate.web.changes import Changes
+from redrive.operate.web.changes import Changes, read
 from redrive.operate.web.guard import AppOf, needs
 
 router = new_router("live")
+
+SinceQuery = Annotated[str, Query(max_length=1_000, description="What a page says as `data-since`: how things stood.")]
 
 
 @router.get("/workers")
@@ -30,8 +32,9 @@ async def workers(app: AppOf) -> dict[str, Any]:
     response_class=StreamingResponse,
 )
 @needs(Permission.LOOK)
-async def changes(request: Request) -> Response:
+async def changes(request: Request, since: SinceQuery = "") -> Response:
     """Tell what kind of thing has changed, as it changes: `event: changed`, `data: {"topics": ["outbox"]}`."""
     found: Changes = request.app.state.changes
     found.check_room()
-    return StreamingResponse(found.stream(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+    told = found.stream(read(since))
+    return StreamingResponse(told, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
