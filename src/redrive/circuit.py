@@ -270,7 +270,7 @@ class Circuits:
     async def _refresh(self) -> None:
         await self._look_who_waits()
         known = {each.name: each for each in await dependency.standing(self._store, self._waited_for)}
-        if missing := self._users.keys() - known.keys():
+        if missing := [name for name in self._users if name not in known]:
             await dependency.register(self._store, missing)
         self._known = known
         self._shut = {name: each.state for name, each in known.items() if each.is_shut}
@@ -310,8 +310,8 @@ class Circuits:
 
     def _of_streaks(self) -> Iterable[tuple[str, Kind, News]]:
         """Collect what is to be told of dependencies. Successes of one that nobody has complained of are no news."""
-        for name in self._users.keys() - self._streaks.keys():
-            if name in self._known and self._known[name].failed_count > 0:
+        for name in self._users:
+            if name not in self._streaks and name in self._known and self._known[name].failed_count > 0:
                 self._streaks[name] = _Streak()  # another worker has seen it fail: our successes count from now on
         for name, streak in self._streaks.items():
             self._end_row(name, streak)
@@ -324,7 +324,7 @@ class Circuits:
     def _of_targets(self) -> Iterable[tuple[str, Kind, News]]:
         """Collect what is to be told of brakes: only of targets that fail here or elsewhere."""
         now = self._clock.monotonic()
-        for target in [*self._stumbled.keys(), *(self._delivered.keys() - self._stumbled.keys())]:
+        for target in dict.fromkeys((*self._stumbled, *self._delivered)):
             since, failed, passed = self._told.get(target, (now, 0, 0))
             failed, passed = self._stumbled[target] - failed, self._delivered[target] - passed
             known = self._known.get(brake_of(target))

@@ -345,8 +345,9 @@ async def approve(store: Store, redrive_id: UUID, *, by: str) -> Redriving:
 async def stop(store: Store, redrive_id: UUID, *, to: str, by: str, reason: str) -> Redriving:
     """Pause or abort. What was not released stays what it was."""
     async with store.transaction() as tx:
-        standing = await get_in(tx, redrive_id)
-        if not await tx.run("redrive_stop", id=redrive_id, to=to, by=by, reason=reason):
+        is_stopped = await tx.run("redrive_stop", id=redrive_id, to=to, by=by, reason=reason)
+        standing = await get_in(tx, redrive_id)  # only now: a tick that we have waited for may have released some
+        if not is_stopped:
             raise Refused(f"redrive {redrive_id} is {standing.state}: it cannot be {to}")
         await tx.note(
             f"redrive-{to}", by, {"redrive": str(redrive_id), "reason": reason, "released": standing.released}
@@ -361,6 +362,7 @@ async def stop(store: Store, redrive_id: UUID, *, to: str, by: str, reason: str)
 async def resume(store: Store, redrive_id: UUID, *, by: str) -> Redriving:
     """Go on after a pause or a halt; a halted ramp goes on with its next stage."""
     async with store.transaction() as tx:
+        await tx.run("redrive_take", id=redrive_id)  # a tick may be halting it this moment
         standing = await get_in(tx, redrive_id)
         if not await tx.run("redrive_resume", id=redrive_id):
             raise Refused(f"redrive {redrive_id} is {standing.state}: only a paused or halted one can be resumed")
@@ -376,7 +378,7 @@ async def get(store: Store, redrive_id: UUID) -> Redriving:
 
 async def tick(store: Store, *, chain: str) -> Tick:
     """Carry on every redrive that can move and that nobody else is carrying on."""
-    ready = {UUID(str(row["id"])): bool(row["surely"]) for row in await store.ask("redrive_running")}
+    ready = await movable(store)
     moved = hurry = False
     for redrive_id, surely in ready.items():
         try:
@@ -391,6 +393,14 @@ async def tick(store: Store, *, chain: str) -> Tick:
         except Exception as error:  # noqa: BLE001 - one that is broken must not hold up the others
             log.error("redrive could not be carried on", redrive=str(redrive_id), error=repr(error)[:500])
     return Tick(moved, 0.0 if hurry else BUSY_SECONDS if ready else IDLE_SECONDS)
+
+
+async def movable(store: Store) -> dict[UUID, bool]:
+    """Find the redrives that can move, and whether they surely do; in any order, so that workers do not queue up."""
+    dice = store.clock.random
+    rows = await store.ask("redrive_running", part=dice(), turn=dice())
+    found = {UUID(str(row["id"])): bool(row["surely"]) for row in rows}
+    return {each: found[each] for each in sorted(found, key=lambda _: dice())}
 
 
 async def _carry_on(tx: Transaction, redrive_id: UUID, chain: str) -> Sequence[tuple[UUID, str | None]]:

@@ -1,17 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
-import structlog
 
 from tests.agents.shop import Shop
-
-
-@pytest.fixture(autouse=True)
-def log_as_before() -> Iterator[None]:
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture

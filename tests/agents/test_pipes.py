@@ -69,6 +69,33 @@ async def test_the_whole_way_over_pipes(shop: Shop, store_url: str) -> None:
     assert (ended["state"], ended["delivered"]) == ("done", 12)
 
 
+LENT = """
+import asyncio, os
+from redrive.operate.mcp.pipes import wire
+
+def is_open(number):
+    try:
+        return bool(os.fstat(number))
+    except OSError:
+        return False
+
+before = [number for number in range(64) if is_open(number)]
+with wire() as lent:
+    async def talk():
+        return [line async for line in lent.lines()]
+    said = asyncio.run(talk())
+print(said, [number for number in range(64) if is_open(number) and number not in before])
+"""
+
+
+def test_standard_input_and_output_are_given_back_and_nothing_else_stays_open() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", LENT], input="one\ntwo", capture_output=True, text=True, env=environment(), check=True
+    )
+
+    assert ended.stdout == "['one', 'two'] []\n"
+
+
 async def buried(url: str) -> None:
     async with Redrive(url, retry=RetryPolicy(max_attempts=1), migrate=True) as app:
 

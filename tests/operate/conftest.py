@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 
 from tests.operate.helpers import Seeds, seed
-
-
-@pytest.fixture(autouse=True)
-def log_as_before() -> Iterator[None]:
-    """Put the log back: a command sends it to its own standard error."""
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,7 @@ Any arguments at all are in tests/lab/test_cli.py.
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import signal
@@ -20,6 +21,8 @@ from pathlib import Path
 import pytest
 
 from redrive import Redrive
+from redrive.operate.cli import outcome
+from tests import leaks
 from tests.operate.helpers import Seeds, ended, environment, in_app, redrive, seed, start
 
 
@@ -270,3 +273,14 @@ def test_an_interrupt_ends_with_130_and_without_a_traceback(empty_folder: Path) 
 
     assert result.code == 130
     assert result.err == ""
+
+
+def test_a_reader_who_left_costs_no_descriptor_where_standard_output_is_no_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = leaks.descriptors()
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+
+    outcome._close_the_pipe()
+
+    assert leaks.descriptors() == before

@@ -104,6 +104,21 @@ async def test_a_release_sees_what_was_done_to_a_member_while_it_waited(on_postg
     await sound(app, running.id)
 
 
+@pytest.mark.req("B1")
+async def test_who_resumes_what_is_halted_in_that_moment_says_that_it_was(on_postgres: Redrive) -> None:
+    app, shop = on_postgres, Shop(on_postgres)
+    await shop.bury(2)
+    running = await shop.start(await shop.plan(), rate=1.0)
+
+    async with beside(app) as other:
+        await other.execute("update redrive.redrive set state = 'halted'")
+        resuming = await while_it_waits(app, app.resume(running.id, by="bob"))
+    resumed = await resuming
+
+    assert resumed.state == "running"
+    assert [each.facts["was"] async for each in app.store.trail() if each.kind == "redrive-resumed"] == ["halted"]
+
+
 @pytest.mark.parametrize("act", ["settle", "release", "discard", "restore"])
 async def test_who_waits_for_a_group_holds_no_chain_of_the_trail(on_postgres: Redrive, act: str) -> None:
     app, shop = on_postgres, Shop(on_postgres)

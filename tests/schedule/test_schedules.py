@@ -14,7 +14,7 @@ from redrive import ConfigurationError, Context, PayloadRefused, Priority, Redri
 from redrive.cadence import Cadence
 from redrive.clock import VirtualClock
 from redrive.instant import iso
-from redrive.schedule import MOST_MADE_UP, _write
+from redrive.schedule import MOST_MADE_UP, _all_due, _write
 from tests.schedule.conftest import START, published, ticks, work
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -227,6 +227,21 @@ async def test_a_tick_that_came_while_another_definition_was_written_does_not_co
     now = await app.schedules.get("s")
     assert (now.every_seconds, ticked) == (20.0, NOON + timedelta(minutes=1))
     assert now.next_at == NOON + timedelta(seconds=80)
+
+
+async def test_a_worker_that_has_read_a_definition_publishes_nothing_of_it_when_it_was_changed_meanwhile(
+    app: Redrive, clock: VirtualClock
+) -> None:
+    await app.schedules.set("s", "report.due", {"v": 1}, every="1m", by="ann", reason="new")
+    clock.advance("1m")
+    seen = [row for row in await app.store.ask("schedules_due", limit=10, apart=[]) if row["name"] is not None]
+    await app.schedules.set("s", "report.due", {"v": 2}, every="1m", by="ann", reason="mended")
+
+    late = await app.schedules._publish(app.store, _all_due(seen, set()))
+    await work(app)
+
+    assert late == 0
+    assert [event.payload for event in await published(app)] == [{"v": 2}]
 
 
 # --- declaring and changing ---

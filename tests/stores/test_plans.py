@@ -248,6 +248,7 @@ SQLITE = {
         "INTEGER PRIMARY KEY",
     ),
     "promote": ("redrive_outbox_key (target=? AND ordering_key=?)", "INTEGER PRIMARY KEY"),
+    "is_due": ("redrive_outbox_due (queue=? AND priority=? AND generation=? AND due_at<?)",),
     "next_due": ("redrive_outbox_due (queue=? AND priority=? AND generation=? AND due_at>?)",),
     "deliver": ("sqlite_autoindex_redrive_outbox_1 (id=?)",),
     "settle": ("sqlite_autoindex_redrive_outbox_1 (id=?)",),
@@ -364,7 +365,7 @@ async def plan_on_sqlite(request: pytest.FixtureRequest, sqlite_url: str) -> Asy
 
 def test_on_sqlite_the_statements_use_their_indexes(plan_on_sqlite: PlanOnSqlite) -> None:
     for verb, indexes in SQLITE.items():
-        query = load("sqlite", verb)
+        query = with_clauses(load("sqlite", verb), {"lanes": "(0, 'default', 1, 0), (1, 'default', 2, 0)"})
         plan = plan_on_sqlite(query, dict.fromkeys(query.names, 1))
         assert all(index in plan for index in indexes), plan
         assert "SCAN redrive_outbox" not in plan, plan

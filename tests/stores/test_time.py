@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from datetime import timedelta
+import threading
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -59,6 +60,45 @@ async def test_on_sqlite_a_clock_set_back_runs_nothing_early_and_freezes_nothing
 
     assert (early, still_early) == ([], [])
     assert [uuid_of(row) for row in claimed] == [published.id]
+
+
+class Stalling(VirtualClock):
+    """One whose reader is put to sleep for a minute by the machine, just before it reads what is named."""
+
+    before: str | None = None
+
+    def now(self) -> datetime:
+        self._stall("now")
+        return super().now()
+
+    def monotonic(self) -> float:
+        self._stall("monotonic")
+        return super().monotonic()
+
+    def _stall(self, reading: str) -> None:
+        if self.before == reading and threading.current_thread().name == "redrive-writer":
+            self.before = None
+            self.advance(60)
+
+
+@pytest.mark.req("H4")
+@pytest.mark.parametrize("reading", ["now", "monotonic"])
+async def test_on_sqlite_a_process_that_stalls_while_it_looks_at_its_clocks_does_not_run_ahead(
+    reading: str, sqlite_url: str
+) -> None:
+    clock = Stalling()
+    async with Redrive(sqlite_url, clock=clock) as app:
+        await app.publish("t")
+        began = clock.now()
+        clock.before = reading
+        await app.publish("t")
+        stalled = clock.now() - began
+        clock.advance(1)
+        published = await app.publish("last")
+        last = await found(app, published.id)
+
+    assert stalled == timedelta(seconds=60)
+    assert last.created_at == clock.now()
 
 
 @pytest.mark.req("H4")

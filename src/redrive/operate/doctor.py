@@ -196,6 +196,19 @@ async def _postgres_version(app: Redrive) -> Check:
     return _ok("version", f"{shown} is supported")
 
 
+async def _isolation(app: Redrive) -> Check:
+    """Look at what single statements run under; our own connections set it, those of a pooler cannot."""
+    async with app.store.transaction() as transaction:
+        ((level,),) = await transaction.fetch("show default_transaction_isolation")
+    if level == "read committed":
+        return _ok("isolation", level)
+    return _warning(
+        "isolation",
+        f"{level} by default: behind a pooler workers and operators may find that others were faster, and try again",
+        "for the role that redrive connects as: alter role … set default_transaction_isolation = 'read committed'",
+    )
+
+
 async def _clock(app: Redrive) -> Check:
     async with app.store.transaction() as transaction:
         before = app.clock.now()
@@ -403,7 +416,7 @@ def _seconds(now: Any, since: Any) -> float:
 _Named = tuple[str, Callable[[Redrive], Awaitable[Check]]]
 _ABOUT_THE_STORE: Final[dict[str, tuple[_Named, ...]]] = {
     "sqlite": (("sqlite", _sqlite_version), ("durability", _sqlite_durability), ("disk", _disk)),
-    "postgres": (("version", _postgres_version), ("clock", _clock)),
+    "postgres": (("version", _postgres_version), ("isolation", _isolation), ("clock", _clock)),
 }
 _ABOUT_THE_WORK: Final[tuple[_Named, ...]] = (
     ("workers", _workers),

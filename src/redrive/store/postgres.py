@@ -69,6 +69,9 @@ OPERATOR: Final = "operator"
 _MIGRATION_LOCK: Final = 0x7265_6472_6976_65  # "redrive"
 _TRAIL_PAGE: Final = 5_000
 
+# Whoever has waited for a lock looks again at what others have written: all of it relies on that, whatever the server's
+# default is. Behind a pooler that gives a connection to everybody nothing can be set; there only transactions say it.
+_READ_COMMITTED: Final = "set default_transaction_isolation = 'read committed';"
 # The statements of a turn must never scan or hash the whole table, whatever it looked like when they were planned.
 _PLANNER: Final = """
     set enable_seqscan = off; set enable_hashjoin = off; set enable_mergejoin = off;
@@ -126,6 +129,15 @@ _IN_ORDER: Final = itemgetter(PRIORITY, DUE_AT)
 
 def _sql(verb: str) -> Statement:
     return load("postgres", verb)
+
+
+class _Connection(asyncpg.Connection):
+    """One that keeps its isolation level when it is made clean for the next."""
+
+    __slots__ = ()
+
+    def get_reset_query(self) -> str:
+        return f"{super().get_reset_query()}\n{_READ_COMMITTED}"
 
 
 class Connections:
@@ -215,9 +227,14 @@ class PostgresStore:
         connection = await asyncpg.connect(
             self._url, timeout=min(10.0, self._call_seconds), command_timeout=self._call_seconds,
             statement_cache_size=0 if self._pooled else 100,
+            connection_class=asyncpg.Connection if self._pooled else _Connection,
         )  # fmt: skip
-        if hot and not self._pooled:
-            await connection.execute(_PLANNER)
+        if not self._pooled:
+            try:
+                await connection.execute(_READ_COMMITTED + (_PLANNER if hot else ""))
+            except BaseException:
+                connection.terminate()  # called off in between: nobody else knows of it
+                raise
         return connection
 
     async def _run(self, job: Callable[[Any], Awaitable[T]]) -> T:
@@ -274,7 +291,7 @@ class PostgresStore:
                     break
                 if version <= applied:
                     continue
-                async with connection.transaction():
+                async with connection.transaction(isolation="read_committed"):
                     await connection.execute("set local lock_timeout = '10s'")
                     await connection.execute("select pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
                     if version <= await _version_of(connection):
@@ -314,7 +331,7 @@ class PostgresStore:
         with translating(self._place):
             connection = await self._pool.take(self._call_seconds)
         try:
-            transaction = connection.transaction()
+            transaction = connection.transaction(isolation="read_committed")
             with translating(self._place):
                 await transaction.start()
             lent = PostgresTransaction(connection, self._now(), self._place, notify=self.notify)
@@ -514,7 +531,7 @@ class PostgresStore:
                 await connection.execute(_sql("group_uncount").numbered, counted)
                 return len(rows)
 
-            transaction = connection.transaction()
+            transaction = connection.transaction(isolation="read_committed")
             await transaction.start()
             try:
                 purged = Purge(

@@ -74,7 +74,6 @@ OPERATOR: Final = "operator"
 
 
 _IN_ORDER: Final = itemgetter(DUE_AT)
-_LANE: Final = ("queue", "priority", "generation", "now")
 
 
 def _sql(verb: str) -> Statement:
@@ -577,6 +576,10 @@ class SqliteClaims:
         self._session = session
         self._lanes = lanes
         self._actor = actor
+        self._values = tuple(value for lane in lanes for value in lane)
+        rows = ", ".join(f"({n}, ?{3 * n + 2}, ?{3 * n + 3}, ?{3 * n + 4})" for n in range(len(lanes)))
+        self._is_due = with_clauses(_sql("is_due"), {"lanes": rows}).ordered(("now",))
+        self._next_due = with_clauses(_sql("next_due"), {"lanes": rows}).ordered(("now",))
 
     async def turn(self, finished: Finished, want: int) -> Turn:
         def job(connection: sqlite3.Connection, now: int) -> Turn:
@@ -586,13 +589,14 @@ class SqliteClaims:
             return Turn(ours, refused, now / 1e6, more=len(found) >= want)
 
         def look(connection: sqlite3.Connection, now: int) -> object:
-            is_due = any(self._is_due(connection, now, lane) for lane in self._lanes)
-            return GO_ON if is_due else Turn([], [], now / 1e6, more=False)
+            return GO_ON if self._due(connection, now) else Turn([], [], now / 1e6, more=False)
 
         return await self._store.writer.do(job, look=None if finished else look)  # type: ignore[no-any-return]
 
-    def _is_due(self, connection: sqlite3.Connection, now: int, lane: Lane) -> bool:
-        return connection.execute(_sql("is_due").ordered(_LANE), (*lane, now)).fetchone() is not None
+    def _due(self, connection: sqlite3.Connection, now: int) -> list[Lane]:
+        """Find the lanes in which something is due, first things first; with all queues paused there are none."""
+        found = connection.execute(self._is_due, (now, *self._values)).fetchall() if self._lanes else []
+        return [self._lanes[n] for (n,) in sorted(found)]
 
     def _settle(self, connection: sqlite3.Connection, now: int, finished: Finished) -> list[Any]:
         refused: list[Any] = []
@@ -615,10 +619,7 @@ class SqliteClaims:
         if want <= 0 or not self._alive(connection):
             return claimed
         text = _sql("claim").text
-        for lane in self._lanes:
-            if not self._is_due(connection, now, lane):
-                continue
-            queue, priority, generation = lane
+        for queue, priority, generation in self._due(connection, now):
             values = {
                 "session": self._session,
                 "queue": queue,
@@ -642,9 +643,10 @@ class SqliteClaims:
 
     async def next_due(self) -> float | None:
         def job(connection: sqlite3.Connection, now: int) -> float | None:
-            text = _sql("next_due").ordered(_LANE)
-            found = [due for lane in self._lanes for (due,) in connection.execute(text, (*lane, now))]
-            return (min(found) - now) / 1e6 if found else None
+            if not self._lanes:
+                return None
+            (due,) = connection.execute(self._next_due, (now, *self._values)).fetchone()
+            return None if due is None else (due - now) / 1e6
 
         return await self._store.writer.do(job, look=job)  # type: ignore[no-any-return]
 
@@ -942,7 +944,7 @@ def settle_rows(
 
 def promote(connection: sqlite3.Connection, now: int, freed: Iterable[Sequence[Any]]) -> None:
     """Let the next of each ordering key go, in the transaction that ended an event of it: (target, key) each."""
-    keys = {(now, target, key) for target, key in freed if key is not None}
+    keys = dict.fromkeys((now, target, key) for target, key in freed if key is not None)
     if keys:
         connection.executemany(_sql("promote").ordered(("now", "target", "ordering_key")), keys)
 

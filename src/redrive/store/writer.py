@@ -120,13 +120,13 @@ class Writer:
 
         A clock that was set back goes on from the highest time seen at the pace of the monotonic clock.
         """
+        wall = to_micros(self._clock.now())  # first: who is put to sleep between the two would run ahead for ever
         monotonic = self._clock.monotonic()
-        carried = self.carried(monotonic)
         row = None
         if monotonic >= self._read_clock_at:  # what another process wrote meanwhile is as old as a crash may lose
             row = self.connection.execute("select highest from redrive_clock").fetchone()
             self._read_clock_at = monotonic + _REMEMBER_AFTER / 1e6
-        now = max(to_micros(self._clock.now()), row[0] if row else 0, carried)
+        now = max(wall, row[0] if row else 0, self.carried(monotonic))
         self._origin = (now, monotonic)
         return now
 

@@ -239,8 +239,7 @@ class Harness:
 
     async def _releases(self) -> list[datetime]:
         """Tell when the redrives that have a rate let their next members go."""
-        rows = await self._store.ask("redrive_running")
-        running = [await redrive.get(self._store, UUID(str(row["id"]))) for row in rows]
+        running = [await redrive.get(self._store, each) for each in await redrive.movable(self._store)]
         return [
             self.now + timedelta(seconds=1 / each.rate)
             for each in running

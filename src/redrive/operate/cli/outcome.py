@@ -131,6 +131,6 @@ def _list_candidates(error: RedriveError) -> None:
 def _close_the_pipe() -> None:
     """Have the interpreter's last flush go nowhere: the reader has left."""
     with suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
+        broken, nowhere = sys.stdout.fileno(), os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, broken)
         os.close(nowhere)

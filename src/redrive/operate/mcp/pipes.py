@@ -27,17 +27,20 @@ class Wire:
     async def lines(self) -> AsyncIterator[str]:
         """Read lines in a thread that nobody waits for: a read cannot be called off, and Ctrl-C must end the server."""
         loop, arrived = get_running_loop(), Queue[bytes]()
+        ours = os.dup(self.read_from)  # the thread's own: it may read on when everybody else has gone
 
         def read() -> None:
             data = b"begin"
             while data:
                 try:
-                    data = os.read(self.read_from, _CHUNK)
+                    data = os.read(ours, _CHUNK)
                 except OSError:
                     data = b""
+                if not data:
+                    os.close(ours)
                 try:
                     loop.call_soon_threadsafe(arrived.put_nowait, data)
-                except RuntimeError:  # the loop is closed
+                except RuntimeError:  # the loop is closed: the process ends
                     return
 
         threading.Thread(target=read, name="redrive-mcp-input", daemon=True).start()
@@ -67,6 +70,7 @@ def wire() -> Iterator[Wire]:
     finally:
         sys.stdout.flush()
         os.dup2(read_from, 0)
+        os.close(read_from)
         os.dup2(write_to, 1)
         with suppress(OSError):  # the client may have left
             out.close()

@@ -11,7 +11,7 @@ union all select 'failure_group', (select seq from operator) || '.' || count(*) 
 union all select 'redrive', (select seq from operator) || '.' || count(*) || '.' || coalesce(sum(released), 0)
           || '.' || coalesce(sum(delivered + failed_same + failed_other + skipped), 0) || '.' || count(ended_at)
           from redrive_redrive
-union all select 'dependency', (select seq from operator) || '.' || count(*) || '.' || group_concat(state) || '.'
+union all select 'dependency', (select seq from operator) || '.' || count(*) || '.' || coalesce(group_concat(state), '') || '.'
           || coalesce(max(counted_at), 0) || '.' || coalesce(sum(released_count), 0) from redrive_dependency
 union all select 'policy_override', version || '' from redrive_policy_version
 union all select 'session', count(*) || '.' || count(ended_at) from redrive_session
