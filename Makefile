@@ -3,8 +3,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-# More than there are cores: half of the time of a test is waiting.
-JOBS   ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); n=$$((n + n / 2)); echo $$((n < 16 ? n : 16)))
+# More than there are cores: tests wait, too. Five keep two cores nine tenths busy.
+JOBS   ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); n=$$((2 * n + n / 2)); echo $$((n < 16 ? n : 16)))
 READY  := $(VENV)/.ready
 PEERS  := $(VENV)/.peers
 LOCK   := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.servers import ServerUnavailable, end_with_parent, free_port
+from tests.servers import ServerUnavailable, end_with_parent, free_port, silence
 
 POM = Path(__file__).with_name("kafka.pom.xml")
 START_SECONDS = 60.0
@@ -102,7 +102,7 @@ class OwnKafka(KafkaServer):
     def pause(self) -> None:
         """Let it fall silent without closing anything."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        silence(self._process)
 
     def resume(self) -> None:
         assert self._process is not None

@@ -219,6 +219,12 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         return
 
 
+def silence(process: subprocess.Popen[bytes]) -> None:
+    """Stop a process, and wait until it has: on a busy machine its other threads go on while one takes the signal."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+
+
 def end_with_parent() -> None:
     """Have the kernel stop the server even if the tests are killed."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)
@@ -289,7 +295,7 @@ class NatsServer:
     def pause(self) -> None:
         """Let it fall silent without closing anything."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        silence(self._process)
 
     def resume(self) -> None:
         assert self._process is not None

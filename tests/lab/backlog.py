@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import psycopg
 
@@ -88,8 +88,8 @@ def backlog(url: str, label: str, number: int) -> None:
 async def _redriven_slowly(url: str) -> None:
     async with bulk_app(url) as app:
         await actions.rebuild_groups(app)
-        for earlier in await app.store.ask("redrive_running"):
-            await redrive.stop(app.store, UUID(str(earlier["id"])), to="aborted", by="ann", reason="one for all")
+        for earlier in await redrive.movable(app.store):
+            await redrive.stop(app.store, earlier, to="aborted", by="ann", reason="one for all")
         plan = await app.plan("", by="ann")
         await app.start(plan.redrive.token, by="ann", reason="slowly", release=Release(rate=1.0))
 

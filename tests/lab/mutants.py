@@ -56,9 +56,12 @@ class Caught:
 
 
 WIDER = "simulation, wide"
+POSTGRES = "store/postgres"
 _FENCED = "where id = :id and fence = :fence and status = 'in_flight'"
 _STORES = "tests/stores/test_sessions.py tests/stores/test_fencing.py"
 _UNFENCED = "where id = :id and :fence = :fence and status = 'in_flight'"
+_OVERLAP = "tests/lab/test_interleavings.py"
+_TOGETHER = "tests/lab/test_model.py tests/lab/test_pairs.py"
 
 MUTANTS = [
     Mutant("settle-no-fence", "who lost the lease writes a failure into another's attempt",
@@ -108,8 +111,12 @@ MUTANTS = [
            "policy.py", "return delay * (1.0 + self.jitter * (2.0 * dice() - 1.0))",
            "return delay * (self.jitter * (2.0 * dice() - 1.0))", "tests/words/test_policy.py"),
     Mutant("time-goes-back", "a clock that was set back is believed",
-           "store/writer.py", "now = max(to_micros(self._clock.now()), row[0] if row else 0, carried)",
-           "now = to_micros(self._clock.now())"),
+           "store/writer.py", "now = max(wall, row[0] if row else 0, self.carried(monotonic))", "now = wall"),
+    Mutant("runs-ahead", "who is put to sleep while it looks at its clocks is ahead of time from then on",
+           "store/writer.py", "wall = to_micros(self._clock.now())  # first: who is put to sleep between the two would"
+           " run ahead for ever\n        monotonic = self._clock.monotonic()\n",
+           "monotonic = self._clock.monotonic()\n        wall = to_micros(self._clock.now())\n",
+           "tests/stores/test_time.py"),
     Mutant("trail-sweep-forgotten", "what was lost with its worker is not on the trail",
            "store/sqlite.py", "write_trail(connection, str(session_id), now, entries)", "pass"),
     Mutant("trail-settle-forgotten", "retries and dead letters are not on the trail",
@@ -244,6 +251,76 @@ MUTANTS = [
            "status <> 'failed' and coalesce(ended_at, created_at) < :before", WIDER),
     Mutant("purge-uncounted", "a purge leaves dead letters in the counts of their groups",
            "store/sqlite.py", "                uncount_dead(connection, [row[0] for row in rows])\n", "", WIDER),
+    Mutant("tick-of-before", "a schedule that was changed meanwhile ticks as before",
+           "store/sqlite/schedule_advance.sql", " and redrive_schedule.digest = w.digest", "",
+           "tests/schedule/test_schedules.py"),
+    # The same and others on PostgreSQL, where transactions overlap.
+    Mutant("pg-settle-no-fence", "who lost the lease writes a failure into another's attempt",
+           f"{POSTGRES}/settle.sql", "      and o.fence = (:fences::bigint[])[array_position(:ids::uuid[], o.id)]\n",
+           "      and cardinality(:fences::bigint[]) > 0\n", _TOGETHER),
+    Mutant("pg-settle-ended", "what was called off meanwhile is settled all the same",
+           f"{POSTGRES}/settle.sql", "and coalesce(o.status, '') = 'in_flight'", "", _TOGETHER),
+    Mutant("pg-deliver-no-fence", "who lost the lease delivers another's attempt",
+           f"{POSTGRES}/turn.sql", "in (select d.id, d.fence from", "in (select d.id, o.fence from", _TOGETHER),
+    Mutant("pg-handle-no-fence", "what a handler did without its lease is committed",
+           f"{POSTGRES}/deliver.sql", "and fence = :fence::bigint and", "and :fence::bigint > 0 and", _TOGETHER),
+    Mutant("pg-put-back-no-fence", "who lost the lease puts another's attempt back",
+           f"{POSTGRES}/put_back.sql", "o.fence = (:fences", "0 < (:fences", _TOGETHER),
+    Mutant("pg-fence-not-raised", "a claim does not raise the fence",
+           f"{POSTGRES}/turn.sql", "attempts = o.attempts + 1, fence = o.fence + 1,", "attempts = o.attempts + 1,",
+           _TOGETHER),
+    Mutant("pg-claimed-twice", "two claims at once take the same event",
+           f"{POSTGRES}/turn.sql", "        for update of p skip locked\n", "", _OVERLAP),
+    Mutant("pg-ghost-claims", "a session that was swept goes on claiming",
+           f"{POSTGRES}/turn.sql", "where s.id = :session::uuid and s.ended_at is null)",
+           "where s.id = :session::uuid)", "tests/stores/test_sessions.py"),
+    Mutant("pg-sweep-no-guard", "a sweep takes what living sessions hold",
+           f"{POSTGRES}/sweep.sql", "from redrive.session s where s.ended_at is not null union",
+           "from redrive.session s union", _TOGETHER),
+    Mutant("pg-swept-twice", "two sweeps at once take the same event",
+           f"{POSTGRES}/sweep.sql", "        limit :limit\n        for update of l skip locked)",
+           "        limit :limit)", _OVERLAP),
+    Mutant("pg-sweep-no-fence", "a sweep leaves the fence to the late worker",
+           f"{POSTGRES}/sweep.sql", "        fence = o.fence + 1,\n", "", _TOGETHER),
+    Mutant("pg-heartbeat-raises-dead", "a heartbeat renews a session that others have ended",
+           f"{POSTGRES}/heartbeat.sql", "where id = :id::uuid and ended_at is null", "where id = :id::uuid", _TOGETHER),
+    Mutant("pg-forgets-late", "a server that was silent puts back what was claimed since",
+           f"{POSTGRES}/forget.sql", "(select clock_timestamp()) < :until::timestamptz",
+           ":until::timestamptz is not null", "tests/worker/test_postgres_faults.py tests/stores/test_claims.py"),
+    Mutant("pg-released-unlocked", "a member that somebody moves meanwhile is released all the same",
+           f"{POSTGRES}/migrations/0002_redrives.sql",
+           "perform from redrive.outbox o where o.id = any(v_events) order by o.id for update;", "", _OVERLAP),
+    Mutant("pg-trail-unlocked", "two who write to the trail at once continue from the same entry",
+           f"{POSTGRES}/migrations/0001_engine.sql",
+           "    perform pg_advisory_xact_lock(hashtextextended('redrive.trail:' || p_chain, 0));\n", "", _OVERLAP),
+    Mutant("pg-group-not-counted", "a dead letter is missing in its group",
+           f"{POSTGRES}/settle.sql", "redrive.count_dead(array_agg(id), true,",
+           "redrive.count_dead(null::uuid[], true,", _TOGETHER),
+    Mutant("pg-key-left-behind", "what is blocked while the one before it ends stays blocked",
+           f"{POSTGRES}/migrations/0006_keys.sql",
+           "          and f.status = 'in_flight'\n        for share of f skip locked) before",
+           "          and f.status = 'in_flight') before", _OVERLAP),
+    Mutant("pg-two-of-a-key", "two events of a key are under way at once",
+           f"{POSTGRES}/migrations/0006_keys.sql", "    if v_behind is null then", "    if true then", _TOGETHER),
+    Mutant("pg-batch-unlocked", "of members that end at once none sees that the batch has ended",
+           f"{POSTGRES}/migrations/0008_batches.sql",
+           "    select pg_advisory_xact_lock(hashtextextended('redrive.batch:' || p_id, 0))\n", "    select\n",
+           "tests/batch/test_races.py"),
+    Mutant("pg-two-holders", "a reservation is taken from its holder",
+           f"{POSTGRES}/reservation_take.sql", "and (r.released_at is not null or r.until <= m.now)", "",
+           "tests/reserve/test_reservations.py"),
+    Mutant("pg-permits-unlocked", "two give permits at once, each without the other's",
+           f"{POSTGRES}/throttle_lock.sql", "do update set target = excluded.target\n", "do nothing\n",
+           "tests/worker/test_throttles.py"),
+    Mutant("pg-tick-of-before", "a schedule that was changed meanwhile ticks as before",
+           f"{POSTGRES}/schedule_advance.sql", "and s.digest = w.digest and", "and",
+           "tests/schedule/test_schedules.py"),
+    Mutant("pg-step-no-fence", "who lost the lease keeps a step",
+           f"{POSTGRES}/step_write.sql", "o.fence = :fence::bigint and o.status = 'in_flight' for share",
+           "0 < :fence::bigint and o.status = 'in_flight' for share", "tests/steps/test_steps.py"),
+    Mutant("pg-purge-live", "a purge removes what has not ended",
+           f"{POSTGRES}/purge_ended.sql", "status in ('delivered', 'cancelled') and ended_at < :before::timestamptz",
+           "status <> 'failed' and coalesce(ended_at, created_at) < :before::timestamptz", _TOGETHER),
 ]  # fmt: skip
 
 
@@ -284,7 +361,9 @@ def _command(mutant: Mutant, seeds: int) -> list[str]:
         return [sys.executable, "-m", "tests.lab.simulation", *world, "hunt", "0", str(seeds)]
     if mutant.caught_by == "crash points":
         return [sys.executable, "-m", "tests.lab.simulation", "crashes", "25"]
-    options = ["-q", "-x", "-p", "no:cacheprovider", "-k", "not postgres"]
+    # Those of one store need only its tests, and what compares both.
+    other = "sqlite" if mutant.file.startswith(POSTGRES) else "postgres"
+    options = ["-q", "-x", "-p", "no:cacheprovider", "-k", f"not {other}"]
     return [sys.executable, "-m", "pytest", *options, *mutant.caught_by.split()]
 
 

@@ -19,7 +19,7 @@ Way = Literal["up", "down"]  # to the server, from the server
 How = Literal["reset", "swallow"]
 
 _CHUNK = 65_536
-_COMMIT = b"COMMIT"
+_COMMIT = b"COMMIT;"  # and not the level READ COMMITTED
 
 
 class Proxy:

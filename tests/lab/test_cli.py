@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from typer.testing import CliRunner
 
 from redrive.operate.cli.outcome import Code
@@ -32,12 +31,6 @@ pytestmark = pytest.mark.promise("closed")
 
 MOST_SAID = 20_000
 _UNEXPECTED = re.compile(r"redrive: unexpected (\w+)")
-
-
-@pytest.fixture(autouse=True)
-def log_as_before() -> Iterator[None]:
-    yield
-    structlog.reset_defaults()
 
 
 def typed(line: Line, run: Record, watch: Watch, seed: int) -> None:

@@ -10,7 +10,9 @@ from tests.lab.mutants import MUTANTS, hunt, table
 from tests.lab.record import ROOT, Record
 
 FAST = ("sweep-no-guard", "trail-settle-forgotten", "replay-resets-key")
-OF_KEPT_SEEDS = ("drain-hangs", "raw-disk-error", "clock-error-kills", "stopping-spins", "settle-no-fence")
+OF_KEPT_SEEDS = (
+    "drain-hangs", "raw-disk-error", "clock-error-kills", "stopping-spins", "settle-no-fence", "two-holders",
+)  # fmt: skip
 
 
 def test_every_mutant_still_fits_the_source() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
+import os
 import random
 import time
 from collections.abc import Callable
@@ -20,11 +21,12 @@ from redrive import RedriveError
 from redrive.clock import VirtualClock
 from tests.lab.plans import Model
 from tests.lab.record import Record
-from tests.lab.sides import Side, micros, view_of
+from tests.lab.sides import Side, dead_counts, in_order, micros, view_of
 from tests.stores.helpers import LANES, is_postgres
 
 S = "the session of whoever does it"
 ONE, THREE = (1, 1), (3, 1)  # leases that a session which is gone has left
+EIGHT, STALE = (8, 2), (8, 1)  # one that is held, and the one before it of the same event
 VERBS: tuple[tuple[Any, ...], ...] = (
     ("publish", "t", "a", None, 0, 1),
     ("publish", "t", "b", None, 0, 1),
@@ -39,6 +41,13 @@ VERBS: tuple[tuple[Any, ...], ...] = (
     ("bury", THREE, "f2", True, False),
     ("bury", THREE, "f2", True, True),
     ("put_back", THREE, 0),
+    ("deliver", EIGHT),
+    ("bury", EIGHT, "f2", True, True),
+    ("put_back", EIGHT, 0),
+    ("deliver", STALE),
+    ("handle", STALE, S),
+    ("retry", STALE, 0),
+    ("put_back", STALE, 0),
     ("sweep", S, 3),
     ("sweep", S, 1),
     ("beat", S),
@@ -61,8 +70,12 @@ VERBS: tuple[tuple[Any, ...], ...] = (
 )
 
 
-Outcome = tuple[tuple[Any, ...], dict[int, Any]]
-KEPT = (  # deadlocks, and an error in the driver's words, once
+Shown = dict[Any, Any]
+"""Events by their numbers, the dead letters of each group, and the trail."""
+Outcome = tuple[tuple[Any, ...], Shown]
+KEPT = (  # deadlocks, an error in the driver's words, and a trail that told what had been before, once
+    (("carry_on", 2), ("stop", 2, "aborted")),
+    (("stop", 2, "paused"), ("carry_on", 2)),
     (("replay", 2, "1000"), ("replay", 2, "1000")),
     (("replay", 2, "1000"), ("restore", 5)),
     (("replay", 2, "1000"), ("discard", 7)),
@@ -98,6 +111,11 @@ class Scene:
             await self.do("bury", (n, 1), "f1", True, False)
         await self.do("discard", 5)
         await self.do("publish", "t", "a", None, 0, 1)
+        await self.do("publish", "t", None, "m", 0, 0)
+        await self.do("claim", 0, 1)
+        await self.do("put_back", STALE, 0)
+        await self.do("claim", 1, 1)
+        await self.do("publish", "t", None, "m", 0, 1)
         await self.do("plan", "t", True)
         await self.do("plan", "t", True)
         await self.do("start", 2, 1, ())
@@ -141,18 +159,35 @@ class Scene:
         """Do both at once; say what is wrong."""
         self.put_back()
         self.clock.advance(0.001)
-        first, second = _for(one, 1), _for(two, 3)
+        first, second = for_session(one, 1), for_session(two, 3)
         if "claim" in (one[0], two[0]):
             await self._forget_watermarks()
         begun = [self.left.do(*first), self.right.do(*second)]
         answers = tuple(await asyncio.gather(*begun))
-        seen = self.left.view()
+        wrong = await self.judge(first, second, answers)
+        return None if wrong is None else f"{one} and {two}: {wrong}; again with: {_again(one, two)}"
+
+    async def judge(self, first: tuple[Any, ...], second: tuple[Any, ...], answers: tuple[Any, ...]) -> str | None:
+        """Say what is wrong unless it is as if one of the two had come first: the answers, every row, what was told."""
+        if not (await self.left.operator.verify_trail()).sound:
+            return f"{answers}, and the trail is broken"
+        counted = {fingerprint: dead for fingerprint, dead, _, _ in self.left.groups() if dead}
+        seen: Shown = {**self.left.view(), "groups": counted, "trail": self.left.trail()}
         allowed = [self._serial([(0, first), (1, second)], answers), self._serial([(1, second), (0, first)], answers)]
+        claiming = "claim" in (first[0], second[0])
         for place, (expected, rows) in enumerate(allowed):
-            if answers == expected and seen == rows:
+            if answers == expected and all(
+                self._fits(seen.get(n), rows.get(n), claiming=claiming) for n in {*seen, *rows}
+            ):
                 self.record.reached["as if the first came first" if place == 0 else "as if the second came first"] += 1
                 return None
-        return f"{one} and {two}: {answers} and {_differences(seen, allowed)}"
+        return f"{answers} and {_differences(seen, allowed)}"
+
+    def _fits(self, seen: Any, expected: Any, *, claiming: bool) -> bool:
+        """Compare two rows. Who claims while the one before is just leaving its flight puts off, and blocks later."""
+        if seen == expected or not claiming:
+            return bool(seen == expected)
+        return isinstance(seen, tuple) and seen == ("pending", micros(self.clock), *_unblocked(expected)[2:])
 
     async def _forget_watermarks(self) -> None:
         """Claim like somebody who comes anew: what was put back is due at a time that claims have passed long ago."""
@@ -173,14 +208,24 @@ class Scene:
                 expected[place] = getattr(model, verb)(*arguments)
             except RedriveError as error:
                 expected[place] = type(error).__name__
-        return (expected[0], expected[1]), view_of(model)
+        shown: Shown = {**view_of(model), "groups": dead_counts(model), "trail": in_order(model.trail)}
+        return (expected[0], expected[1]), shown
 
 
-def _for(call: tuple[Any, ...], session: int) -> tuple[Any, ...]:
+def _unblocked(row: Any) -> tuple[Any, ...]:
+    """Give a row that is blocked by its ordering key alone, and nothing for any other."""
+    return row if isinstance(row, tuple) and row[0] == "blocked" and row[9] is None else ()
+
+
+def for_session(call: tuple[Any, ...], session: int) -> tuple[Any, ...]:
     return tuple(session if each is S else each for each in call)
 
 
-def _differences(seen: dict[int, Any], allowed: list[Outcome]) -> str:
+def _again(one: tuple[Any, ...], two: tuple[Any, ...]) -> str:
+    return f"LAB_CASE={VERBS.index(one)}:{VERBS.index(two)} make test ARGS=tests/lab/test_pairs.py"
+
+
+def _differences(seen: Shown, allowed: list[Outcome]) -> str:
     said = []
     for answers, rows in allowed:
         wrong = {n: (seen.get(n), rows.get(n)) for n in {*seen, *rows} if seen.get(n) != rows.get(n)}
@@ -192,7 +237,11 @@ async def all_pairs(url: str, run: Record, *, share: float, seed: int, end: floa
     scene, dice = Scene(url, run), random.Random(seed)
     await scene.open()
     wrong = []
+    said_case = os.environ.get("LAB_CASE")
     try:
+        if said_case:
+            first, second = (VERBS[int(number)] for number in said_case.split(":"))
+            return [said for _ in range(50) if (said := await scene.at_once(first, second))]
         for one, two in KEPT * 8:
             if said := await scene.at_once(one, two):
                 wrong.append(said)
@@ -216,6 +265,7 @@ async def test_two_verbs_at_once_end_as_if_one_had_come_first(
     end = time.monotonic() + budget
     wrong = await all_pairs(store_url, run, share=0.2 if form == "short" else 1.0, seed=seed, end=end)
 
+    run.violations.update(["neither order"] * len(wrong))
     assert not wrong, "\n".join(wrong)
-    assert run.reached["as if the first came first"]
-    assert run.reached["as if the second came first"]
+    assert "LAB_CASE" in os.environ or run.reached["as if the first came first"]
+    assert "LAB_CASE" in os.environ or run.reached["as if the second came first"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.promise("closed")
 
 
 @pytest.fixture
-def logged() -> Iterator[list[Any]]:
+def logged() -> list[Any]:
     """Keep every line of the log, down to the last."""
     lines: list[Any] = []
 
@@ -38,8 +38,7 @@ def logged() -> Iterator[list[Any]]:
         raise structlog.DropEvent
 
     structlog.configure(processors=[structlog.processors.format_exc_info, keep])
-    yield lines
-    structlog.reset_defaults()
+    return lines
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from typing import Any
 
 import httpx
 import pytest
-import structlog
 
 from redrive import RedriveError
 from redrive.operate.auth import ALLOWED, Role, Tokens
@@ -42,12 +41,6 @@ FOREIGN: tuple[dict[str, str], ...] = (
     {"Sec-Fetch-Site": "cross-site", "Origin": "http://redrive.test"},
     {},
 )
-
-
-@pytest.fixture(autouse=True)
-def log_as_before() -> Iterator[None]:
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture
