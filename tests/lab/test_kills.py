@@ -48,7 +48,7 @@ def test_workers_and_producers_are_killed_and_nothing_is_lost(
     store, database = fresh
     run = record("kill -9", store)
     with database(0) as url:
-        killed_again_and_again(url, tmp_path / "crew", random.Random(seed), run, kills=15)
+        killed_again_and_again(url, tmp_path / "crew", random.Random(seed), run, kills=26)
     assert run.faults["worker"]
     assert run.faults["producer"]
     assert run.reached["lost"]
