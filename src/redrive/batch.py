@@ -364,8 +364,9 @@ class Batches:
             row = await _known(tx, batch_id)
             if not await tx.run("batch_close", id=str(batch_id), by=who):
                 raise Refused(f"batch {batch_id} ({row['name']}) is closed already")
+            await tx.run("batch_look_now")
             await tx.note("batch-closed", who, {"batch": str(batch_id), "name": row["name"], "reason": why})
-        return await self.get(batch_id)
+            return batch_from(await _known(tx, batch_id), self._hands)
 
     async def force(self, batch_id: UUID, *, by: str, reason: str) -> Batch:
         """Send the notices that have not been sent, whatever is left; members go on. Closes it first if it is open."""

@@ -13,7 +13,8 @@ Next: what is published goes the way of every event.
 import asyncio
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from difflib import get_close_matches
@@ -181,21 +182,11 @@ class Schedules:
 
     async def get(self, name: str) -> Schedule:
         """Read one."""
-        return _schedule(await self._find(name))
+        return _schedule(await _find((await self._ready()).ask, name))
 
     async def next_at(self) -> datetime | None:
         """Tell when the next of them is due."""
         return _at((await (await self._ready()).ask("schedules_next"))[0]["next_at"])
-
-    async def _find(self, name: str) -> Mapping[str, Any]:
-        store = await self._ready()
-        rows = await store.ask("schedule_get", name=name)
-        if rows:
-            return rows[0]
-        known = [row["name"] for row in await store.ask("schedules")]
-        near = get_close_matches(name, known, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else "`redrive schedules ls` lists them"
-        raise Refused(f"there is no schedule {name[:80]!r}: {hint}")
 
     # Acting
 
@@ -220,51 +211,51 @@ class Schedules:
         """
         cadence = Cadence.of(cron=cron, every=every, offset=offset, tz=tz)
         definition = self._defined(name, type_, payload, cadence, catch_up, options)
-        store = await self._ready()
-        async with store.transaction() as tx:
-            before = await tx.run("schedule_get", name=name)
-            was = before[0] if before else None
-            await _write(tx, definition, was, await _now(tx), _said(by), {"reason": _said(reason, "reason")})
-        return await self.get(name)
+        who, why = _said(by), _said(reason, "reason")
+        async with (await self._ready()).transaction() as tx:
+            for facts in await _write(tx, [definition], who):
+                await tx.note("schedule-set", who, {"reason": why, **facts})
+            return _schedule(await _find(tx.run, name))
 
     async def remove(self, name: str, *, by: str, reason: str) -> None:
         """Remove one; what it has published stays. One that is declared in code comes back with the next worker."""
-        was = _definition(await self._find(name)).to_json()
-        await self._act("schedule-removed", name, by, reason, {"was": was}, "schedule_remove")
+        async with self._changing(name, "schedule-removed", by, reason) as (tx, row, facts):
+            facts["was"] = _definition(row).to_json()
+            _check(await tx.run("schedule_remove", name=name), name)
 
     async def pause(self, name: str, *, by: str, reason: str) -> Schedule:
         """Let it tick no more until ``resume``."""
-        was = await self.get(name)
-        if was.paused_at is not None:
-            raise Refused(f"schedule {name!r} is paused already, by {was.paused_by}")
-        await self._act("schedule-paused", name, by, reason, {}, "schedule_pause")
-        return await self.get(name)
+        async with self._changing(name, "schedule-paused", by, reason) as (tx, row, _):
+            if row["paused_at"] is not None:
+                raise Refused(f"schedule {name!r} is paused already, by {row['paused_by']}")
+            _check(await tx.run("schedule_pause", name=name, by=by), name)
+            return _schedule(await _find(tx.run, name))
 
     async def resume(self, name: str, *, by: str, reason: str) -> Schedule:
         """Go on with the next tick from now; those of the pause are not made up for."""
-        row = await self._find(name)
-        if row["paused_at"] is None:
-            raise Refused(f"schedule {name!r} is not paused")
-        await self._act("schedule-resumed", name, by, reason, {}, "schedule_resume", of=row, digest=row["digest"])
-        return await self.get(name)
+        async with self._changing(name, "schedule-resumed", by, reason) as (tx, row, _):
+            if row["paused_at"] is None:
+                raise Refused(f"schedule {name!r} is not paused")
+            next_at = _definition(row).cadence.next_after(_since(row, await _now(tx)))
+            _check(await tx.run("schedule_resume", name=name, next_at=next_at, digest=row["digest"]), name)
+            return _schedule(await _find(tx.run, name))
 
-    async def _act(
-        self, kind: str, name: str, by: str, reason: str, facts: Mapping[str, Any], verb: str, *,
-        of: Mapping[str, Any] | None = None, **values: Any,
-    ) -> None:  # fmt: skip
-        who, why = _said(by), _said(reason, "reason")
+    @asynccontextmanager
+    async def _changing(
+        self, name: str, kind: str, by: str, reason: str
+    ) -> AsyncIterator[tuple[Transaction, Mapping[str, Any], dict[str, Any]]]:
+        """Keep a schedule from others while it is changed, and note that it was; facts may be added to the note."""
+        who, facts = _said(by), {"reason": _said(reason, "reason"), "schedule": name}
         async with (await self._ready()).transaction() as tx:
-            if of is not None:
-                values["next_at"] = _definition(of).cadence.next_after(_since(of, await _now(tx)))
-            if not await tx.run(verb, name=name, by=who, **values):
-                raise Refused(f"somebody else has changed schedule {name!r} meanwhile: look at it again")
-            await tx.note(kind, who, {"reason": why, "schedule": name, **facts})
+            await tx.run("schedules_lock", names=[name])
+            yield tx, await _find(tx.run, name), facts
+            await tx.note(kind, who, facts)
 
     async def run_now(self, name: str, *, by: str, reason: str) -> Published:
         """Publish an extra event now; the ticks stay where they are."""
         who, why = _said(by), _said(reason, "reason")
-        definition = _definition(await self._find(name))
         store = await self._ready()
+        definition = _definition(await _find(store.ask, name))
         async with store.transaction() as tx:
             key = f"schedule:{name}!{store.clock.new_id()}"
             rows = self._rows(store, definition, key, {"schedule": name, "scheduled-at": iso(await _now(tx))})
@@ -282,14 +273,13 @@ class Schedules:
         """Write down what is declared and differs from what is there."""
         if not self._declared:
             return
-        known = {row["name"]: row for row in await store.ask("schedules")}
-        made = [self._declared[name]() for name in sorted(self._declared)]  # in order: two may begin at once
-        changed = [each for each in made if each.name not in known or known[each.name]["digest"] != each.digest]
+        known = {row["name"]: row["digest"] for row in await store.ask("schedules")}
+        made = [self._declared[name]() for name in sorted(self._declared)]
+        changed = [each for each in made if known.get(each.name) != each.digest]
         for first in range(0, len(changed), _BATCH):
             async with store.transaction() as tx:
-                now = await _now(tx)
-                for each in changed[first : first + _BATCH]:
-                    await _write(tx, each, known.get(each.name), now, by, {})
+                for facts in await _write(tx, changed[first : first + _BATCH], by):
+                    await tx.note("schedule-set", by, facts)
 
     async def tick(self, store: Store, unreadable: Digests) -> Tick:
         """Publish the events of some schedules whose time has come; say when to look again."""
@@ -416,13 +406,33 @@ def _bounded(due: Sequence[_Due]) -> Iterator[list[_Due]]:
 # --- in the database ---
 
 
-async def _write(
-    tx: Transaction, definition: Definition, was: Mapping[str, Any] | None, now: datetime, by: str,
-    facts: Mapping[str, Any],
-) -> None:  # fmt: skip
-    """Write a definition where it differs from what is there, and note what it was."""
+async def _find(ask: Callable[..., Awaitable[list[dict[str, Any]]]], name: str) -> Mapping[str, Any]:
+    rows = await ask("schedule_get", name=name)
+    if rows:
+        return rows[0]
+    known = [row["name"] for row in await ask("schedules")]
+    near = get_close_matches(name, known, n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else "`redrive schedules ls` lists them"
+    raise Refused(f"there is no schedule {name[:80]!r}: {hint}")
+
+
+async def _write(tx: Transaction, definitions: Sequence[Definition], by: str) -> list[dict[str, Any]]:
+    """Write definitions where they differ from what is there; return what to note of each when all are locked."""
+    await tx.run("schedules_lock", names=[each.name for each in definitions])
+    now = await _now(tx)
+    facts = []
+    for each in definitions:
+        found = await tx.run("schedule_get", name=each.name)
+        was = found[0] if found else None
+        if await _written(tx, each, _since(was, now), by):
+            before = None if was is None else _definition(was).to_json()
+            facts.append({"schedule": each.name, "was": before, "is": each.to_json()})
+    return facts
+
+
+async def _written(tx: Transaction, definition: Definition, since: datetime, by: str) -> bool:
     cadence = definition.cadence
-    next_at = cadence.next_after(_since(was, now))
+    next_at = cadence.next_after(since)
     written = await tx.run(
         "schedule_write",
         name=definition.name,
@@ -439,11 +449,13 @@ async def _write(
         digest=definition.digest,
         by=by,
     )
-    if written:
-        before = None if was is None else _definition(was).to_json()
-        await tx.note(
-            "schedule-set", by, {**facts, "schedule": definition.name, "was": before, "is": definition.to_json()}
-        )
+    return bool(written)
+
+
+def _check(changed: Sequence[Any], name: str) -> None:
+    """Refuse when nothing was changed: a worker of an earlier release, which takes no lock, came in between."""
+    if not changed:
+        raise Refused(f"somebody else has changed schedule {name!r} meanwhile: look at it again")
 
 
 def _since(row: Mapping[str, Any] | None, now: datetime) -> datetime:

@@ -61,6 +61,7 @@ _FENCED = "where id = :id and fence = :fence and status = 'in_flight'"
 _STORES = "tests/stores/test_sessions.py tests/stores/test_fencing.py"
 _UNFENCED = "where id = :id and :fence = :fence and status = 'in_flight'"
 _OVERLAP = "tests/lab/test_interleavings.py"
+_BESIDE = "tests/lab/test_overlaps.py"
 _TOGETHER = "tests/lab/test_model.py tests/lab/test_pairs.py"
 
 MUTANTS = [
@@ -306,6 +307,9 @@ MUTANTS = [
            f"{POSTGRES}/migrations/0008_batches.sql",
            "    select pg_advisory_xact_lock(hashtextextended('redrive.batch:' || p_id, 0))\n", "    select\n",
            "tests/batch/test_races.py"),
+    Mutant("pg-batch-after-trail", "who cancels a member and who forces its batch wait for each other",
+           f"{POSTGRES}/migrations/0015_lock_order.sql",
+           "    set constraints redrive.outbox_batch_look immediate;\n", "", _BESIDE),
     Mutant("pg-two-holders", "a reservation is taken from its holder",
            f"{POSTGRES}/reservation_take.sql", "and (r.released_at is not null or r.until <= m.now)", "",
            "tests/reserve/test_reservations.py"),
@@ -315,6 +319,9 @@ MUTANTS = [
     Mutant("pg-tick-of-before", "a schedule that was changed meanwhile ticks as before",
            f"{POSTGRES}/schedule_advance.sql", "and s.digest = w.digest and", "and",
            "tests/schedule/test_schedules.py"),
+    Mutant("pg-schedule-unlocked", "two who change a schedule at once do not wait for each other",
+           f"{POSTGRES}/schedules_lock.sql",
+           "select pg_advisory_xact_lock(hashtextextended(", "select (hashtextextended(", _BESIDE),
     Mutant("pg-step-no-fence", "who lost the lease keeps a step",
            f"{POSTGRES}/step_write.sql", "o.fence = :fence::bigint and o.status = 'in_flight' for share",
            "0 < :fence::bigint and o.status = 'in_flight' for share", "tests/steps/test_steps.py"),

@@ -14,7 +14,7 @@ from redrive import ConfigurationError, Context, PayloadRefused, Priority, Redri
 from redrive.cadence import Cadence
 from redrive.clock import VirtualClock
 from redrive.instant import iso
-from redrive.schedule import MOST_MADE_UP, _all_due, _write
+from redrive.schedule import MOST_MADE_UP, _all_due, _written
 from tests.schedule.conftest import START, published, ticks, work
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -222,7 +222,7 @@ async def test_a_tick_that_came_while_another_definition_was_written_does_not_co
 
     definition = app.schedules._defined("s", "report.due", None, Cadence.of(every="20s"), "latest", {})
     async with app.store.transaction() as tx:
-        await _write(tx, definition, None, NOON + timedelta(seconds=59), "ann", {})
+        await _written(tx, definition, NOON + timedelta(seconds=59), "ann")
 
     now = await app.schedules.get("s")
     assert (now.every_seconds, ticked) == (20.0, NOON + timedelta(minutes=1))

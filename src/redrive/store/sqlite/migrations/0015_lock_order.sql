@@ -1,0 +1,1 @@
+-- Lock order: nothing to put right here, where one writer at a time has the whole file. PostgreSQL's has the same number.
