@@ -96,7 +96,14 @@ async def groups(
 
 async def find(store: Store, fingerprint: str) -> Group:
     """Find a group by its fingerprint or a beginning of it."""
-    rows = await store.ask("group", fingerprint=fingerprint.removeprefix("1:"))
+    return _one(await store.ask("group", fingerprint=_bare(fingerprint)), fingerprint)
+
+
+def _bare(fingerprint: str) -> str:
+    return fingerprint.removeprefix("1:")
+
+
+def _one(rows: Sequence[Mapping[str, Any]], fingerprint: str) -> Group:
     if not rows:
         raise Refused(f"there is no group {fingerprint!r}: `redrive groups ls --all` lists them")
     if len(rows) > 1 and rows[0]["fingerprint"] != fingerprint:
@@ -123,7 +130,7 @@ async def describe(
         said = {"owner": owner, "note": note, "muted_until": muted_until and iso(muted_until), "state": state}
         facts = {name: value for name, value in said.items() if value is not None}
         await tx.note("group-described", by, {"group": group.fingerprint, **facts})
-    return await find(store, group.fingerprint)
+        return _one(await tx.run("group", fingerprint=_bare(group.fingerprint)), group.fingerprint)
 
 
 async def miscounts(store: Store) -> list[Miscount]:
