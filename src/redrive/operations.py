@@ -265,7 +265,11 @@ class Operations(Registry, ABC):
         store = await self._ready()
         who, why = check_actor(by, "skip"), check_reason(reason, "skip")
         held = await ordering.find(store, ordering_key, target)
-        await replay.discard(store, held.head, by=who, reason=why)
+        if not await replay.mark(
+            store, "discard", clauses=("and id = :id", "and not passed"), values={"id": held.head}, by=who, reason=why,
+            limit=1,
+        ):  # fmt: skip
+            raise Refused(ordering.not_held(ordering_key))
         return held
 
     # Dependencies and holds

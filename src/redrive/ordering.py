@@ -81,12 +81,17 @@ async def release(store: Store, ordering_key: str, *, target: str | None, by: st
     async with store.transaction() as tx:
         released = await tx.run("key_release", target=held.target, ordering_key=ordering_key)
         if not released:
-            raise Refused(f"key {ordering_key!r} is not held up any more: somebody was faster")
+            raise Refused(not_held(ordering_key))
         await tx.run("promote", target=held.target, ordering_key=ordering_key)
         facts = {"reason": reason, "target": held.target, "ordering_key": ordering_key}
         for row in released:
             await tx.note("key-released", by, facts, UUID(str(row["id"])))
     return held
+
+
+def not_held(ordering_key: str) -> str:
+    """Say why an act on a key came too late."""
+    return f"key {ordering_key!r} is not held up any more: somebody was faster"
 
 
 async def unstick(store: Store, after: Cursor) -> Cursor:

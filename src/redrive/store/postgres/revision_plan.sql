@@ -6,4 +6,5 @@ select :id::uuid, 'planned', 'id:' || o.id, 'one dead letter of ' || o.target ||
        :from_start::boolean, true, 1
 from redrive.outbox o cross join (select coalesce(:now::timestamptz, clock_timestamp()) as now) m
 where o.id = :event_id::uuid and o.status = 'failed' and o.deleted_at is null and o.cycle = :cycle::int
+for share of o  -- its member is read by the next statement
 returning id
