@@ -1,8 +1,9 @@
 """PostgreSQL: whatever is held up in its middle while somebody else acts ends as if one of the two had come first.
 
 As ``test_interleavings.py``, for what the model does not know: batches, reservations, schedules, limits, steps,
-dependencies, policies, groups, findings, plans, edits and keys (``overlap_scenes``). What may come out is what the same two make of the
-same scene when they come one after the other, in either order: the answers, and every column of every table.
+dependencies, policies, groups, findings, plans, edits and keys (``overlap_scenes``). What may come out is what the same
+two make of the same scene when they come one after the other, in either order: the answers, and every column of every
+table.
 """
 
 from __future__ import annotations
