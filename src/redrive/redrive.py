@@ -349,13 +349,12 @@ async def stop(store: Store, redrive_id: UUID, *, to: str, by: str, reason: str)
         standing = await get_in(tx, redrive_id)  # only now: a tick that we have waited for may have released some
         if not is_stopped:
             raise Refused(f"redrive {redrive_id} is {standing.state}: it cannot be {to}")
-        await tx.note(
-            f"redrive-{to}", by, {"redrive": str(redrive_id), "reason": reason, "released": standing.released}
-        )
         if to == "aborted" and standing.outstanding == 0:
             await tx.run("redrive_resolve", id=redrive_id, by=by)
         if standing.edited:
             await tx.run("revision_drop", id=redrive_id)
+        facts = {"redrive": str(redrive_id), "reason": reason, "released": standing.released}
+        await tx.note(f"redrive-{to}", by, facts)  # last: everybody takes the lock of the trail after all others
         return await get_in(tx, redrive_id)
 
 

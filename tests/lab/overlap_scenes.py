@@ -9,13 +9,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from redrive import Redrive, Status, batch, dependency, finding
+from redrive import Redrive, Status, batch, dependency, finding, redrive
 from redrive.dependency import Circuit, News
 from redrive.event import Outcome, Settlement
 from redrive.finding import Tally
 from redrive.group import describe
 from redrive.payload import Decoder
 from redrive.rate import Rate
+from redrive.redrive import Release
 from redrive.spool import Difference
 from redrive.steps import Begun, Compensation, Steps
 from redrive.store.base import FENCE, ID, IDEMPOTENCY_KEY, TARGET
@@ -626,7 +627,55 @@ PLANS = Scene(
     ),
 )
 
+# --- redrives that end ------------------------------------------------------------------------------
+
+
+ENDING = ("gone", "left")
+
+
+async def lay_ends(player: Player) -> None:
+    """A redrive that has brought the last dead letter of a group through; another of the group was discarded."""
+    app = player.app
+    for name in ("through", "gone", "left"):
+        await app.publish(name)
+    await claimed(player, "through", "gone", "left")
+    for name in ("through", "gone"):
+        await settled(Status.FAILED, name)(player)
+    await settled(Status.FAILED, "left", fingerprint="f2")(player)
+    await app.discard(player.things["gone"][ID], **BY)
+    plan = await app.plan("status:failed", by="ann", unsafe=True)
+    player.things["plan"] = await app.start(plan.redrive.token, release=Release(max_in_flight=1), **BY)
+    await carried_on(player)
+    await claimed(player, "through")
+    await delivered("through")(player)
+    async with app.store.transaction() as tx:
+        await tx.note_outcomes(player.things["plan"].id)
+
+
+async def carried_on(player: Player) -> Any:
+    redrive_id = player.things["plan"].id
+    async with player.app.store.transaction() as tx:
+        if not await tx.run("redrive_lock", id=redrive_id):
+            return False
+        await redrive._carry_on(tx, redrive_id, "lab")
+        return (await redrive.get_in(tx, redrive_id)).state
+
+
+ENDS = Scene(
+    lay_ends,
+    {
+        "pause": stopped("pause", "plan"),
+        "abort": stopped("abort", "plan"),
+        "carry on": carried_on,
+        **{f"{verb} {which}": operated(verb, which) for verb in ("restore", "discard", "replay") for which in ENDING},
+        "resolve": described(state="resolved"),
+    },
+    yields=("carry on",),
+    kept=(("abort", "restore gone"),),
+)
+
 SCENES = {
     "batches": BATCHES, "reservations": RESERVATIONS, "schedules": SCHEDULES, "limits": LIMITS, "steps": STEPS,
     "states": STATES, "plans": PLANS,
+    "ends": ENDS,
 }  # fmt: skip
