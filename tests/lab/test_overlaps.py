@@ -182,7 +182,7 @@ async def overlapped(url: str, name: str, run: Record, *, share: float, seed: in
 async def test_what_is_held_up_in_its_middle_ends_as_if_it_had_come_first_or_last(
     form: str, name: str, postgres_url: str, record: Callable[..., Record], seed: int, budget: float
 ) -> None:
-    run = record("interleavings", "postgres")
+    run = record("overlaps", "postgres")
     end = time.monotonic() + budget
 
     wrong = await overlapped(
