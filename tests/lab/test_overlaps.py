@@ -1,7 +1,7 @@
 """PostgreSQL: whatever is held up in its middle while somebody else acts ends as if one of the two had come first.
 
 As ``test_interleavings.py``, for what the model does not know: batches, reservations, schedules, limits, steps,
-dependencies, policies, groups, findings, plans, edits and keys (``overlap_scenes``). What may come out is what the same
+dependencies, policies, groups, findings, plans, edits and keys (``overlap``). What may come out is what the same
 two make of the same scene when they come one after the other, in either order: the answers, and every column of every
 table.
 """
@@ -23,7 +23,8 @@ import pytest
 from redrive import Redrive, RedriveError
 from redrive.clock import VirtualClock
 from tests.lab.gate import Gate, Place
-from tests.lab.overlap_scenes import SCENES, Player
+from tests.lab.overlap.base import Player
+from tests.lab.overlap.scenes import SCENES
 from tests.lab.record import Record
 from tests.stores.helpers import Hands
 
