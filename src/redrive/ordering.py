@@ -91,7 +91,7 @@ async def release(store: Store, ordering_key: str, *, target: str | None, by: st
 
 def not_held(ordering_key: str) -> str:
     """Say why an act on a key came too late."""
-    return f"key {ordering_key!r} is not held up any more: somebody was faster"
+    return f"key {ordering_key!r} is not held up any more, somebody was faster: `redrive keys ls` lists those that are"
 
 
 async def unstick(store: Store, after: Cursor) -> Cursor:

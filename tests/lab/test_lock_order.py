@@ -11,7 +11,10 @@ import pytest
 from tests.lab.record import ROOT
 
 SOURCE = ROOT / "src" / "redrive"
-WRITES = re.compile(r"\b(insert|update|delete|for (update|share|no key)|set constraints|_lock)\b", re.IGNORECASE)
+LOCKS = re.compile(
+    r"\b(insert into|update redrive|delete from|for (update|share|no key)|set constraints|\w+_lock)\b"
+    r"|\bredrive\.(?!iso|moment|standing)\w+\("  # a function of ours
+)
 SINGLE = {"publish", "release", "revise", "settle", "deliver", "mark_handled", "note_outcomes"}
 
 
@@ -40,6 +43,14 @@ def _verb(node: ast.Call) -> str:
     return str(node.args[0].value)
 
 
+@pytest.mark.parametrize(
+    ("verb", "takes"),
+    [("schedules_lock", True), ("batch_look", True), ("redrive_resolve", True), ("redrive_get", False)],
+)
+def test_a_statement_that_locks_is_known_by_its_text(verb: str, takes: bool) -> None:
+    assert bool(LOCKS.search((SOURCE / "store" / "postgres" / f"{verb}.sql").read_text())) is takes
+
+
 @pytest.mark.promise("trail")
 def test_the_trail_is_written_last() -> None:
     """Its lock is everybody's: who takes another one behind it waits for somebody who waits for him."""
@@ -51,7 +62,7 @@ def test_the_trail_is_written_last() -> None:
                 seen += 1
                 verbs = map(_verb, after_the_trail(node.body))
                 late += [
-                    (path.name, each) for each in verbs if each in SINGLE or WRITES.search(statements.get(each, ""))
+                    (path.name, each) for each in verbs if each in SINGLE or LOCKS.search(statements.get(each, ""))
                 ]
 
     assert seen > 50

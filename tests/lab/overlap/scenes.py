@@ -11,6 +11,5 @@ from tests.lab.overlap.steps import STEPS
 
 SCENES = {
     "batches": BATCHES, "reservations": RESERVATIONS, "schedules": SCHEDULES, "limits": LIMITS, "steps": STEPS,
-    "states": STATES, "plans": PLANS,
-    "ends": ENDS,
+    "states": STATES, "plans": PLANS, "ends": ENDS,
 }  # fmt: skip
