@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,22 @@ def cut_all(admin: psycopg.Connection, url: str) -> int:
     return len(
         admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", (name,)).fetchall()
     )
+
+
+@contextmanager
+def silenced(admin: psycopg.Connection, pid: int) -> Iterator[None]:
+    """Stop a backend between two statements: in the middle of one it would keep its locks, and nobody could go on."""
+    try:
+        while True:
+            os.kill(pid, signal.SIGSTOP)
+            found = admin.execute("select state from pg_stat_activity where pid = %s", (pid,)).fetchone()
+            if found == ("idle",):
+                break
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.01)
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 @pytest.mark.req("O9")
@@ -122,7 +138,9 @@ async def test_publishing_works_again_after_connections_were_cut(postgres_url: s
         assert len(await app.events()) == 2
 
 
-async def test_a_silent_server_costs_an_error_and_not_a_hanging_call(postgres_url: str) -> None:
+async def test_a_silent_server_costs_an_error_and_not_a_hanging_call(
+    postgres_url: str, admin: psycopg.Connection
+) -> None:
     """SIGSTOP on the backend: the connection is open, and nothing ever comes back."""
     from redrive.clock import SystemClock
 
@@ -131,21 +149,20 @@ async def test_a_silent_server_costs_an_error_and_not_a_hanging_call(postgres_ur
     await store.migrate()
     pid = await store._run(lambda connection: connection.fetchval("select pg_backend_pid()"))
     began = time.monotonic()
-    os.kill(pid, signal.SIGSTOP)
     try:
-        with pytest.raises(StoreUnavailable):
-            await store.counts()
-        took = time.monotonic() - began
-        counts = await store.counts()
+        with silenced(admin, pid):
+            with pytest.raises(StoreUnavailable):
+                await store.counts()
+            took = time.monotonic() - began
+            counts = await store.counts()
     finally:
-        os.kill(pid, signal.SIGCONT)
         await store.close()
 
     assert took < 30.0
     assert counts == {}
 
 
-async def test_a_worker_goes_on_when_its_backend_falls_silent(postgres_url: str) -> None:
+async def test_a_worker_goes_on_when_its_backend_falls_silent(postgres_url: str, admin: psycopg.Connection) -> None:
     seen: list[int] = []
     app = Redrive(postgres_url, retry=FAST, migrate=True)
     store = app.store
@@ -161,12 +178,9 @@ async def test_a_worker_goes_on_when_its_backend_falls_silent(postgres_url: str)
             await app.publish("work", 1)
             await until(lambda: seen == [1])
             pid = worker._claims._connection.get_server_pid()  # type: ignore[attr-defined]
-            os.kill(pid, signal.SIGSTOP)
-            try:
+            with silenced(admin, pid):
                 await app.publish("work", 2)
                 await until(lambda: seen == [1, 2])
-            finally:
-                os.kill(pid, signal.SIGCONT)
 
         async def delivered() -> bool:
             return {event.status for event in await app.events()} == {Status.DELIVERED}
