@@ -514,7 +514,7 @@ _WORDS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=1_500, deadline=None)
+@settings(max_examples=1_500)
 @given(st.one_of(st.text(max_size=80), st.lists(_WORDS, max_size=30).map("".join)))
 @example("a:" * 2_048)
 @example('"' * 4_096)
@@ -587,7 +587,7 @@ TERMS = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(st.lists(TERMS, max_size=8).map(lambda terms: Selection(tuple(terms))))
 def test_a_selection_says_itself_back(selection: Selection) -> None:
     text = selection.text
@@ -598,7 +598,7 @@ def test_a_selection_says_itself_back(selection: Selection) -> None:
     assert "\n" not in text
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(TERMS, max_size=4), TERMS)
 def test_a_selection_can_only_shrink_with_a_term_and_its_negation_is_the_rest(terms: list[Term], one: Term) -> None:
     selection = Selection(tuple(terms))
@@ -724,7 +724,7 @@ def test_a_selection_reads_as_a_sentence(text: str, count: int | None, sentence:
     assert parse(text).sentence(NOW, count) == sentence
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(TERMS, max_size=5))
 def test_a_sentence_is_one_line_of_printable_text(terms: list[Term]) -> None:
     assert "\n" not in Selection(tuple(terms)).sentence(NOW, 7)

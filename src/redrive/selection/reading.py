@@ -117,7 +117,9 @@ def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 _SPACE: Final = re.compile(r"\s*")
 _NEGATION: Final = re.compile(r"-|not(?:\s+|$)", re.IGNORECASE)
-_HEAD: Final = re.compile(r'(?:[^\s":=<>!\\]|!(?!=)|\\.|"(?:[^"\\]|\\.)*+")*+', re.DOTALL)
+# No group is possessive: before Python 3.11.5 such a one loses what its branches backtrack (python/cpython#106052), and
+# `status!=failed` was a search for that text. Each branch begins with another character, so nothing is tried twice.
+_HEAD: Final = re.compile(r'(?:[^\s":=<>!\\]|!(?!=)|\\.|"(?:[^"\\]|\\.)*")*', re.DOTALL)
 _NAME: Final = re.compile(r"[a-z_-]+", re.IGNORECASE | re.ASCII)
 _OPERATOR: Final = re.compile(r">=|<=|!=|[:=<>]")
 _SAME: Final = {"=": ":", "!=": ":"}

@@ -164,7 +164,7 @@ BARE_STEP: Final = re.compile(r'[^\s":=<>!,\\*.\[\]]+')
 BARE_HEADER: Final = re.compile(r'[^\s":=<>!,\\*]+')
 _STEP: Final = re.compile(rf'\[([0-9]{{1,6}})\]|\.(?:{BARE_STEP.pattern}|"[^"]*")')
 _NO_NAME: Final = re.compile(r'["\\\x00-\x1f\x7f]')
-_TOKEN: Final = re.compile(r'[^\s",\\*]++|\*|\\(?:u[0-9a-fA-F]{4}|.)|"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_TOKEN: Final = re.compile(r'[^\s",\\*]++|\*|\\(?:u[0-9a-fA-F]{4}|.)|"(?:[^"\\]|\\.)*"', re.DOTALL)
 _PLAIN: Final = re.compile(r'[^\s",\\*]+')
 _ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t"}
