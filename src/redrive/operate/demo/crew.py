@@ -1,12 +1,10 @@
 """The crew: one worker of the shop, and the release it runs."""
 
 import asyncio
-from typing import Final
 
+from redrive.app import Redrive
 from redrive.operate.demo.shop import World, shop
 from redrive.worker import Worker
-
-_GRACE_SECONDS: Final = 0.2
 
 
 class Crew:
@@ -18,6 +16,7 @@ class Crew:
         self._pace = pace
         self._worker: Worker | None = None
         self._working: asyncio.Task[None] | None = None
+        self._earlier: list[Redrive] = []
         self.release = release
         self.app = shop(url, world, release=release, pace=pace)
 
@@ -34,11 +33,15 @@ class Crew:
             self._worker = self._working = None
 
     async def deploy(self, release: int) -> None:
-        """Swap the app under the customers' hands: publishing goes on with either."""
-        old, mended = self.app, shop(self._url, self._world, release=release, pace=self._pace)
+        """Swap the app under the customers' hands: publishing goes on with either, until the shop closes."""
+        mended = shop(self._url, self._world, release=release, pace=self._pace)
         await mended.open()
         await self.stop()
+        self._earlier.append(self.app)
         self.app, self.release = mended, release
         self.start()
-        await mended.clock.sleep(_GRACE_SECONDS)  # whoever had the old app in hand has put it down
-        await old.close()
+
+    async def close(self) -> None:
+        """Close the apps of all releases; whoever used one after that would open it again, and nobody close it."""
+        for app in (*self._earlier, self.app):
+            await app.close()

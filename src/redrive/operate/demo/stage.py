@@ -185,7 +185,7 @@ class Stage:
                 self.look = await self._look()
                 summary = await self._sum_up()
             finally:
-                await self._app.close()
+                await self._crew.close()
         return summary
 
     def say(self, text: str, style: str = "") -> None:
@@ -476,8 +476,8 @@ class Stage:
                 "the outage made no dead letter": all(
                     event.error_class != ErrorClass.DEPENDENCY_UNAVAILABLE for event in look.dead
                 ),
-                "all who waited for the carrier were delivered, with one attempt spent": all(
-                    event.status is Status.DELIVERED and event.attempts == 1 for event in waited
+                "all who waited for the carrier were delivered or rejected by it, with one attempt spent": all(
+                    event.attempts == 1 and (event.status is Status.DELIVERED or event in look.dead) for event in waited
                 ),
                 "what a halted redrive had not released was untouched": self._spared,
                 "the bug's dead letters were all brought through": await self._cause() is None,

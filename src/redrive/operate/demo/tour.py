@@ -231,7 +231,7 @@ class Tour:
                     each.cancel()
                 await asyncio.wait(tasks)
                 await crew.stop()
-                await crew.app.close()
+                await crew.close()
 
     async def _trouble(self) -> None:
         """Have orders for a carrier that is down, and invoices that an old release cannot read."""
