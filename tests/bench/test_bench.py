@@ -119,8 +119,8 @@ def test_batch_tells_the_rate_of_members_and_how_soon_the_notices_came(store_opt
     found = measured("batch", "--events", "700", *store_options)
 
     assert found["ratio_to_drain"] > 0
-    assert 0 < found["first_delay_seconds"] < 5
-    assert 0 < found["final_delay_seconds"] < 5
+    assert 0 < found["first_delay_seconds"] < 60
+    assert 0 < found["final_delay_seconds"] < 60
 
 
 def test_keys_tells_the_rate_beside_that_of_events_without_keys(store_options: list[str]) -> None:
@@ -162,6 +162,7 @@ def test_quarantine_tells_every_page_and_the_plan(store_options: list[str]) -> N
 
     assert found["slowest_page_p95_ms"] == max(row["p95_ms"] for row in found["table"])
     assert {"overview", "groups", "status:failed"} <= {row["page"] for row in found["table"]}
+    assert found["settings"]["samples"] == 5, "and twenty, where it is a measurement"
     assert found["plan_seconds"] > 0
     assert 0 < found["plan_peak_rss_mb"] < 500
 

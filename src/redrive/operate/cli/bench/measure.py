@@ -22,6 +22,8 @@ from redrive.errors import RedriveError
 from redrive.operate.cli.bench.place import ROOT, Place
 
 MODULE: Final = "redrive.operate.cli.bench.child"
+_TRIAL_BELOW: Final = 10_000
+_TRIAL_SAMPLES: Final = 5
 Say = Callable[[str], None]
 
 
@@ -205,6 +207,11 @@ class Child:
         assert self._process is not None
         _, errors = await self._process.communicate()
         raise BenchFailed(f"{self._order['job']} did not start: {errors.decode()[-2000:]}")
+
+
+def samples_of(rows: int, wanted: int) -> int:
+    """How often to look among so many rows: few of them are a trial of the benchmark, not a measurement."""
+    return wanted if rows >= _TRIAL_BELOW else _TRIAL_SAMPLES
 
 
 async def together(*children: Child) -> list[dict[str, Any]]:

@@ -4,7 +4,17 @@ import statistics
 from typing import Any, Final
 
 from redrive.operate.cli.bench.drain import all_delivered, worker_rate
-from redrive.operate.cli.bench.measure import BenchFailed, Child, Report, Setup, alone, rate_of, rounded, together
+from redrive.operate.cli.bench.measure import (
+    BenchFailed,
+    Child,
+    Report,
+    Setup,
+    alone,
+    rate_of,
+    rounded,
+    samples_of,
+    together,
+)
 from redrive.operate.cli.bench.place import Place, Rows
 
 _GROUPS: Final = 200
@@ -17,7 +27,9 @@ async def quarantine(setup: Setup, place: Place) -> Report:
     """Pages, groups and selections, and a plan of all, among 5 M rows with 1 M dead letters."""
     rows = setup.events or 5_000_000
     dead = max(1, rows // 5)
-    report = Report("quarantine", place.store, {"rows": rows, "dead_letters": dead, "repeat": setup.repeat})
+    samples = samples_of(rows, _SAMPLES)
+    settings = {"rows": rows, "dead_letters": dead, "samples": samples, "repeat": setup.repeat}
+    report = Report("quarantine", place.store, settings)
     kinds = (
         Rows(max(1, rows * 7 // 10), status="delivered", groups=_GROUPS),
         Rows(dead, status="failed", groups=_GROUPS),
@@ -31,7 +43,7 @@ async def quarantine(setup: Setup, place: Place) -> Report:
         for turn in range(setup.repeat):
             say = setup.saying("quarantine", turn)
             say("pages")
-            for name, times in (await alone("look", url=url, samples=_SAMPLES))["pages"].items():
+            for name, times in (await alone("look", url=url, samples=samples))["pages"].items():
                 pages.setdefault(name, []).append((statistics.median(times), statistics.quantiles(times, n=20)[18]))
             say("plan")
             planned = await alone("plan", url=url)

@@ -4,7 +4,7 @@ import statistics
 from typing import Final
 
 from redrive.operate.cli.bench.drain import all_delivered
-from redrive.operate.cli.bench.measure import Report, Setup, alone, rate_of, rounded
+from redrive.operate.cli.bench.measure import Report, Setup, alone, rate_of, rounded, samples_of
 from redrive.operate.cli.bench.place import Place, Rows
 
 _GROUPS: Final = 200
@@ -16,7 +16,10 @@ async def metrics(setup: Setup, place: Place) -> Report:
     """Scrape among 5 M rows with 1 M dead letters; a drain scraped every second beside one that is not."""
     rows = setup.events or 5_000_000
     dead, waiting, drained = max(1, rows // 5), max(1, rows // 10), min(rows, _DRAINED)
-    settings = {"rows": rows, "dead_letters": dead, "drained": drained, "repeat": setup.repeat}
+    samples = samples_of(rows, _SAMPLES)
+    settings = {
+        "rows": rows, "dead_letters": dead, "drained": drained, "samples": samples, "repeat": setup.repeat,
+    }  # fmt: skip
     report = Report("metrics", place.store, settings)
     kinds = (
         Rows(max(1, rows * 6 // 10), status="delivered", groups=_GROUPS),
@@ -28,7 +31,7 @@ async def metrics(setup: Setup, place: Place) -> Report:
     async with place.fresh(*kinds) as url:
         await alone("regroup", url=url)
         setup.say("metrics: scraping")
-        found = await alone("scrapes", url=url, samples=_SAMPLES)
+        found = await alone("scrapes", url=url, samples=samples)
     for name, times in found["times"].items():
         report.table.append({
             "source": name,
