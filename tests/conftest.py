@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import psycopg
 import pytest
 import structlog
@@ -27,7 +28,7 @@ from psycopg import sql
 from redrive import Redrive
 from redrive.clock import VirtualClock
 from redrive.logs import log
-from tests import leaks
+from tests import leaks, warm
 from tests.kafka_server import KafkaServer, existing_kafka, running_kafka
 from tests.servers import (
     EMPTY,
@@ -60,6 +61,10 @@ RUN = pytest.StashKey[Run]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[RUN] = Run()
+    hypothesis.settings.register_profile("redrive", deadline=None)  # how fast a busy machine is proves nothing
+    hypothesis.settings.load_profile("redrive")
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        warm.door()  # one for all processes of this run
     if config.option.markexpr != "lab":  # its long runs are to meet a real disk
         _work_in_memory()
     if "REDRIVE_TEST_POSTGRES" not in os.environ:  # ours speaks neither, and asking takes a third of a connection
@@ -126,7 +131,10 @@ def postgres_server(run: Run) -> Iterator[Postgres]:
         _migrate(url)
         # Whoever connects first writes down what PostgreSQL knows of its catalogues, and copies have it, too.
         psycopg.connect(url).close()
-        yield replace(server, template=template)
+        admin = stack.enter_context(server.administered())
+        leaks.SHARED.add(descriptor := admin.fileno())
+        yield replace(server, template=template, admin=admin)
+        leaks.SHARED.remove(descriptor)
 
 
 @pytest.fixture
@@ -158,13 +166,13 @@ def fresh_database(postgres_server: Postgres, *, name: str = "", has_tables: boo
     name = name or f"redrive_test_{secrets.token_hex(6)}"
     identifier = sql.Identifier(name)
     template = sql.Identifier(postgres_server.template if has_tables else EMPTY)
-    with psycopg.connect(postgres_server.url, autocommit=True) as admin:
+    with postgres_server.administered() as admin:
         how = sql.SQL(" strategy file_copy" if admin.info.server_version >= 150_000 else "")  # the only one before
         admin.execute(sql.SQL("create database {} template {}{}").format(identifier, template, how))
     try:
         yield postgres_server.url_of(name)
     finally:
-        with psycopg.connect(postgres_server.url, autocommit=True) as admin:
+        with postgres_server.administered() as admin:
             left = _connections_left(admin, name)
             admin.execute(sql.SQL("drop database if exists {} with (force)").format(identifier))
     if left:

@@ -7,6 +7,7 @@ the same data, which is what most tests want of it.
 from __future__ import annotations
 
 import base64
+import fcntl
 import os
 import shutil
 import signal
@@ -19,7 +20,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.servers import ServerUnavailable, end_with_parent, free_port, silence
+from tests.servers import ServerUnavailable, free_port, silence
+from tests.warm import end_with_parent
 
 POM = Path(__file__).with_name("kafka.pom.xml")
 START_SECONDS = 60.0
@@ -212,6 +214,14 @@ def _fetched_jars() -> Path:
     if shutil.which("mvn") is None:
         raise ServerUnavailable("there is no mvn on the path: Maven fetches the jars of Kafka")
     place.parent.mkdir(parents=True, exist_ok=True)
+    with place.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of all processes of a run one fetches
+        if not _is_fetched(place):
+            _fetch(place)
+    return place
+
+
+def _fetch(place: Path) -> None:
     fetching = Path(tempfile.mkdtemp(prefix="redrive-kafka-", dir=place.parent))
     command = ["mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={fetching}"]
     try:
@@ -219,14 +229,12 @@ def _fetched_jars() -> Path:
         if result.returncode:
             raise ServerUnavailable(f"Maven could not fetch Kafka: {result.stdout.strip()[-2000:]}")
         (fetching / "pom").write_bytes(POM.read_bytes())
-        if not _is_fetched(place):  # another process may have been faster
-            shutil.rmtree(place, ignore_errors=True)
-            fetching.rename(place)
+        shutil.rmtree(place, ignore_errors=True)
+        fetching.rename(place)
     except subprocess.TimeoutExpired as error:
         raise ServerUnavailable("Maven took more than ten minutes to fetch Kafka") from error
     finally:
         shutil.rmtree(fetching, ignore_errors=True)
-    return place
 
 
 def _is_fetched(place: Path) -> bool:

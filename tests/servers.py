@@ -7,7 +7,6 @@ copy of the binaries where ``nobody`` cannot reach them.
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import json
 import os
@@ -28,10 +27,11 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from tests.warm import end_with_parent
+
 EMPTY = "template0"
 START_SECONDS = 30.0
 STOP_SECONDS = 10.0
-PR_SET_PDEATHSIG = 1
 INSTALLS = {16: "pginstall", 18: "pginstall18"}
 
 # What a test can do without: on a power cut, not on a crash, it loses data.
@@ -50,6 +50,16 @@ class Postgres:
     version: str
     pid: int | None
     template: str = EMPTY  # what new databases are copied from
+    admin: psycopg.Connection | None = None
+
+    @contextmanager
+    def administered(self) -> Iterator[psycopg.Connection]:
+        """Give the connection that makes databases, or one for this time: each test needs it twice."""
+        if self.admin is not None and not self.admin.closed:
+            yield self.admin
+            return
+        with psycopg.connect(self.url, autocommit=True) as admin:
+            yield admin
 
     def url_of(self, database: str) -> str:
         """Return the URL of another database of this server."""
@@ -223,11 +233,6 @@ def silence(process: subprocess.Popen[bytes]) -> None:
     """Stop a process, and wait until it has: on a busy machine its other threads go on while one takes the signal."""
     process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
-
-
-def end_with_parent() -> None:
-    """Have the kernel stop the server even if the tests are killed."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)
 
 
 def free_port() -> int:

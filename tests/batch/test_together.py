@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import subprocess
-import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 from redrive import Batch, Redrive, Status
 from redrive.testing import Harness
+from tests import warm
 from tests.batch.crashing import POINTS
 from tests.batch.helpers import depot_on, equip, notices
 from tests.waiting import until
@@ -102,7 +102,7 @@ async def test_a_held_snapshot_keeps_no_notice_back(postgres_url: str) -> None:
 
 
 def process(url: str, point: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "tests.batch.crashing", url, point], cwd=ROOT)
+    return warm.python(["-m", "tests.batch.crashing", url, point], cwd=ROOT)
 
 
 @pytest.mark.req("E8")

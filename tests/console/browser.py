@@ -1,4 +1,7 @@
-"""The system's Chromium, driven by Playwright. Nothing is downloaded."""
+"""The system's Chromium, driven by Playwright. Nothing is downloaded.
+
+Its headless shell if it is there: the same engine without a desktop around it, at half of the processor's time.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ from contextlib import contextmanager
 
 from playwright.sync_api import Browser, sync_playwright
 
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = [
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--no-first-run", "--disable-extensions", "--disable-dev-shm-usage", "--hide-scrollbars",
+    "--no-first-run", "--disable-extensions", "--disable-dev-shm-usage", "--hide-scrollbars", "--in-process-gpu",
 ]  # fmt: skip
 
 
@@ -20,9 +24,10 @@ class BrowserUnavailable(Exception):
 
 def chromium() -> str:
     """Find the browser."""
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    found = next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
-        raise BrowserUnavailable("there is no Chromium: on Debian, apt-get install --no-install-recommends chromium")
+        advice = "on Debian, apt-get install --no-install-recommends chromium-headless-shell"
+        raise BrowserUnavailable(f"there is no Chromium: {advice}")
     return found
 
 

@@ -20,14 +20,12 @@ import asyncio
 import contextlib
 import inspect
 import io
-import json
 import os
 import pty
 import re
 import select
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import termios
@@ -37,9 +35,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-WARM = "FOLLOW_WARM"  # where warm.py listens, if it does
+sys.path.append(str(Path(__file__).parents[2]))
+from tests import warm
+
 PLAIN = re.compile(r"""redrive (?:[^|;&<>$`(){}*?~\\#'"!]|'[^']*'|"[^"$`\\!]*")*""")  # needs no shell
-STATUS_BYTES = 16
 PATIENCE_SECONDS = 60.0
 LOOKING_SECONDS = 30.0
 LOOKING = re.compile(r"redrive (\w+ )?(ls|show|timeline|report)\b|psql .*\"select [^(]* from ")
@@ -240,44 +239,17 @@ def end(job: subprocess.Popen[bytes]) -> None:
         raise
 
 
-class WarmCommand:
-    """A command that warm.py runs; what is used here of ``subprocess.Popen``."""
-
-    def __init__(self, command: str, terminal: int) -> None:
-        order = json.dumps({"words": shlex.split(command), "folder": str(Path.cwd()), "environment": dict(os.environ)})
-        self._line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._line.connect(os.environ[WARM])
-        socket.send_fds(self._line, [order.encode()], [terminal])
-        self._pid = int(self._line.recv(STATUS_BYTES))
-        self.returncode: int | None = None
-
-    def poll(self) -> int | None:
-        if self.returncode is None and select.select([self._line], [], [], 0)[0]:
-            self.wait()
-        return self.returncode
-
-    def kill(self) -> None:
-        os.kill(self._pid, signal.SIGKILL)
-
-    def wait(self) -> None:
-        if self.returncode is None:
-            self.returncode = int(self._line.recv(STATUS_BYTES))
-            self._line.close()
-
-
 @contextlib.contextmanager
 def on_terminal(command: str, *, may_be_warm: bool = False) -> Iterator[tuple[Any, int]]:
     """Run a command as somebody at a terminal would: output may look different elsewhere."""
     screen, plug = pty.openpty()
     termios.tcsetwinsize(plug, (40, 130))
     try:
-        process: subprocess.Popen[bytes] | WarmCommand
-        if may_be_warm and WARM in os.environ and PLAIN.fullmatch(command):
-            process = WarmCommand(command, plug)
+        given: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": plug, "stderr": plug}
+        if may_be_warm and warm.DOOR in os.environ and PLAIN.fullmatch(command):
+            process = warm.python(["-m", "redrive.operate.cli", *shlex.split(command)[1:]], **given)
         else:
-            process = subprocess.Popen(
-                ["bash", "-c", command], stdin=subprocess.DEVNULL, stdout=plug, stderr=plug, start_new_session=True
-            )
+            process = subprocess.Popen(["bash", "-c", command], **given, start_new_session=True)
         os.close(plug)
         try:
             yield process, screen
@@ -289,7 +261,7 @@ def on_terminal(command: str, *, may_be_warm: bool = False) -> Iterator[tuple[An
         os.close(screen)
 
 
-def rest(process: subprocess.Popen[bytes] | WarmCommand, screen: int) -> str:
+def rest(process: subprocess.Popen[bytes], screen: int) -> str:
     said, until = "", time.monotonic() + PATIENCE_SECONDS
     while process.poll() is None and time.monotonic() < until:
         said += read(screen, 0.05)

@@ -11,6 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tests import warm
 from tests.kafka_server import KafkaServer
 
 pytestmark = [pytest.mark.timeout(330), pytest.mark.no_tables]
@@ -39,16 +40,16 @@ def followed(page: Path, folder: Path, *section: str, on_path: str = "", **envir
         "LC_ALL": "C.UTF-8",
         "PYTHONWARNINGS": "ignore",
     }
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).parent / "follow.py"), str(page), *section],
-        cwd=folder,
-        env=plain | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_SECONDS,
-    )
-    assert done.returncode == 0, f"{page.relative_to(ROOT)} cannot be followed:\n{done.stdout}\n{done.stderr}"
+    reader = warm.python(
+        [str(Path(__file__).parent / "follow.py"), str(page), *section],
+        cwd=folder, env=plain | environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with reader:
+        try:
+            said, complained = reader.communicate(timeout=PATIENCE_SECONDS)
+        finally:
+            reader.kill()
+    assert reader.returncode == 0, f"{page.relative_to(ROOT)} cannot be followed:\n{said}\n{complained}"
 
 
 def needs_postgres(page: Path) -> bool:

@@ -22,7 +22,7 @@ from typing import Any
 
 import psycopg
 
-from tests import servers
+from tests import servers, warm
 from tests.waiting import wait_until
 
 SETTINGS = {"fsync": "off", "full_page_writes": "off", "max_connections": "40"}
@@ -55,7 +55,7 @@ class Cluster:
         with (self.root / "log").open("ab") as output:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/", start_new_session=True,
-                preexec_fn=servers.end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one call
+                preexec_fn=warm.end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one call
                 **self.identity,
             )  # fmt: skip
 

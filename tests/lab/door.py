@@ -7,13 +7,13 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from redrive.operate.auth import Role
+from tests import warm
 from tests.lab.dirt import Request
 from tests.lab.rich import Known
 from tests.operate.helpers import environment
@@ -130,8 +130,8 @@ def door_to(known: Known, folder: Path) -> Iterator[Door]:
     """Serve a database for the length of a block."""
     log = folder / "server.log"
     with log.open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "redrive.operate.cli", "serve", known.url, "--port", "0"],
+        process = warm.python(
+            ["-m", "redrive.operate.cli", "serve", known.url, "--port", "0"],
             cwd=folder, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file,
         )  # fmt: skip
     try:

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tests import warm
 from tests.lab.record import ROOT
 
 RESULTS = ROOT / "docs" / "mutants.json"
@@ -341,10 +342,12 @@ def hunt(mutant: Mutant, seeds: int = SEEDS) -> Caught:
         source = Path(folder) / "src"
         shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
         _change(source / "redrive" / mutant.file, mutant)
+        environment = {name: value for name, value in os.environ.items() if name != warm.DOOR}  # that one is sound
+        environment |= {"PYTHONPATH": f"{source}{os.pathsep}{ROOT}", "REDRIVE_LAB_RUNS": f"{folder}/runs.jsonl"}
         began = time.monotonic()
         ran = subprocess.run(
             _command(mutant, seeds), cwd=ROOT, capture_output=True, text=True, timeout=_LEFT_ALONE, check=False,
-            env={**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{ROOT}", "REDRIVE_LAB_RUNS": f"{folder}/runs.jsonl"},
+            env=environment,
         )  # fmt: skip
         seconds = round(time.monotonic() - began, 1)
     said = ran.stdout + ran.stderr

@@ -102,7 +102,11 @@ class Side:
             return type(error).__name__
 
     def number(self, event_id: Any) -> int:
-        return self.ids.index(UUID(str(event_id))) + 1
+        """Say which it is; of two at once, one may have seen it before the other knows that it was published."""
+        known = UUID(str(event_id))
+        if known not in self.ids:
+            self.ids.append(known)
+        return self.ids.index(known) + 1
 
     def id(self, n: int) -> UUID:
         return self.ids[n - 1] if n <= len(self.ids) else UUID(int=n)
@@ -117,8 +121,6 @@ class Side:
             target, n, retry_key=retry_key, ordering_key=ordering_key, delay=float(delay), priority=priority,
             idempotency_key=f"i{n % 4}",
         )  # fmt: skip
-        if made.created:
-            self.ids.append(made.id)
         return self.number(made.id), made.created
 
     async def claim(self, session: int, want: int) -> Any:

@@ -4,22 +4,36 @@ effect outside the database and at every await, started again, and the end is th
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import chain
 
 import pytest
 
 from tests.lab.record import Record
-from tests.lab.simulation.points import AWAIT, COMMIT, EFFECT, STATEMENT, Crashes, Point, Told, pairs, point, singles
+from tests.lab.simulation.disk import Disk, a_disk
+from tests.lab.simulation.points import (
+    AWAIT,
+    COMMIT,
+    EFFECT,
+    STATEMENT,
+    Crashes,
+    Point,
+    Told,
+    pairs,
+    places,
+    point,
+    singles,
+)
 from tests.lab.simulation.process import ANSWER, AWAITING, BEFORE, OUTSIDE
-from tests.lab.simulation.running import Summary, run_story
+from tests.lab.simulation.running import Summary, quiet, run_story
+from tests.lab.simulation.script import Scripted, tell
 
 PROMISES = ("durable", "effect-once", "fence", "not-stuck", "trail", "notices", "order", "redrive-safe")
 PARTS = 4
-"""Of the short form: each takes every fourth statement, commit and effect, and some of the awaits."""
-AWAITS = 10
-"""Every tenth of them."""
+"""Of the short form: each takes every fourth place, commit and effect."""
 
 
 def examine(
@@ -41,17 +55,48 @@ def examine(
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_story_ends_the_same_wherever_its_process_is_killed(part: int, record: Callable[..., Record]) -> None:
-    def tellings(told: Told) -> Iterable[Crashes]:
-        whole = (singles(told, kind, PARTS, 1 + part) for kind in (STATEMENT, COMMIT, EFFECT))
-        return chain(*whole, singles(told, AWAIT, AWAITS * PARTS, 1 + AWAITS * part))
-
-    summary = examine(record("crash points"), tellings)
+    summary = examine(record("crash points"), lambda told: places(told)[part::PARTS])
 
     assert all(summary.faults[name] for name in (BEFORE, ANSWER, OUTSIDE, AWAITING)), summary.faults
     assert summary.faults.total() == summary.seeds - 2  # two were told as the story is
     assert all(
         summary.reached[name] for name in ("swept", "key promoted", "redrive done", "compensated", "batch finished")
     )
+
+
+class Looked(Scripted):
+    """A telling that keeps what its crash has left, in the file and outside."""
+
+    left: tuple[str, Counter[str]] = ("", Counter())
+
+    def died(self, ended: asyncio.Event) -> None:
+        self.left = "\n".join(self.disk.hand.iterdump()), self.outside.copy()
+        super().died(ended)
+
+
+def left_by(disk: Disk, crash: Point) -> tuple[str, Counter[str]]:
+    disk.empty()
+    world = Looked(disk, [crash])
+    world.run()
+    return world.left
+
+
+def test_one_point_of_a_place_stands_for_the_others() -> None:
+    with quiet(), a_disk() as disk:
+        told = tell(disk).told
+        several = [points for points in told.places.values() if len(points) > 1]
+        chosen = several[:: len(several) // 12]
+
+        differing = [
+            f"{points[0]} and {points[-1]}"
+            for points in chosen
+            if left_by(disk, points[0]) != left_by(disk, points[-1])
+        ]
+        files = {left_by(disk, points[0])[0] for points in chosen}
+
+    assert len(files) == len(chosen) >= 12  # and places differ
+    assert differing == []
+    assert sum(len(points) for points in told.places.values()) == told.counted[STATEMENT] + told.counted[AWAIT]
 
 
 @pytest.mark.lab

@@ -200,8 +200,7 @@ def test_every_verb_is_done_or_refused_when_no_page_is_free(
     end, turn = time.monotonic() + budget, 0
     try:
         while turn == 0 or (form == "long" and time.monotonic() < end):
-            cases, way = (25, None) if form == "short" else (200, seed + turn)
-            explore(world, Full, cases=cases, steps=40, seed=way)
+            explore(world, Full, cases=25 if form == "short" else 200, steps=40, seed=seed + turn)
             turn += 1
     finally:
         world.close()

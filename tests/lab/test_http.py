@@ -78,7 +78,7 @@ def called(
     @hypothesis.seed(seed)
     @given(case=operation.as_strategy(mode))
     @settings(
-        max_examples=examples, deadline=None, database=None, phases=[Phase.generate],
+        max_examples=examples, database=None, phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     def call(case: Case[Any]) -> None:

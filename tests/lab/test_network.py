@@ -27,6 +27,8 @@ from tests.waiting import until
 
 PROMISES = ("durable", "no-phantom", "effect-once", "fence", "not-stuck")
 CALL_SECONDS = 1.0
+PARTS, PART = 4, 50
+"""The short form: 200 cuts, anywhere in a conversation."""
 
 
 @pytest.fixture
@@ -141,15 +143,16 @@ async def length(line: Line) -> dict[Way, int]:
 
 @pytest.mark.req("O9")
 @pytest.mark.promise(*PROMISES)
+@pytest.mark.parametrize("part", range(PARTS))
 async def test_a_conversation_cut_at_any_byte_is_taken_up_again(
-    postgres_url: str, proxy: Proxy, notes: Ledger, seed: int, record: Callable[..., Record]
+    postgres_url: str, proxy: Proxy, notes: Ledger, part: int, seed: int, record: Callable[..., Record]
 ) -> None:
-    run, dice = record("network", "postgres"), random.Random(seed)
+    run, dice = record("network", "postgres"), random.Random(seed + part)
     line = Line(postgres_url, proxy, notes)
     async with line.working():
         long = await length(line)
         run.figures |= {f"bytes {way}": float(number) for way, number in long.items()}
-        for number in range(30):
+        for number in range(PART):
             way: Way = "up" if number % 2 else "down"
             await cut_at(line, way, dice.randrange(long[way]))
             run.faults[f"cut {way}"] += 1

@@ -178,7 +178,7 @@ def throw(pair: Pair, loop: asyncio.AbstractEventLoop, run: Record, *, cases: in
     """Send arbitrary values through both stores."""
 
     @seeded(seed)
-    @settings(max_examples=cases, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=cases, database=None, suppress_health_check=list(HealthCheck))
     @given(payload=anything)
     def check(payload: Any) -> None:
         one, two = loop.run_until_complete(pair.fates(payload))

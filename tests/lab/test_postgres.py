@@ -18,7 +18,7 @@ import psycopg
 import pytest
 
 from redrive import Redrive
-from tests import servers
+from tests import servers, warm
 from tests.conftest import REQUIRE_ALL, Run
 from tests.lab import aftermath
 from tests.lab.cluster import Cluster, own_cluster
@@ -171,9 +171,9 @@ def at_work(cluster: Cluster, folder: Path, dice: random.Random, run: Record) ->
 def test_workers_outlive_whatever_happens_to_the_server(
     cluster: Cluster, tmp_path: Path, seed: int, record: Callable[..., Record]
 ) -> None:
-    run = record("postgresql faults", "postgres")
-    with at_work(cluster, tmp_path / "crew", random.Random(seed), run) as scene:
-        for name in FAULTS:
+    run, dice = record("postgresql faults", "postgres"), random.Random(seed)
+    with at_work(cluster, tmp_path / "crew", dice, run) as scene:
+        for name in (*FAULTS, *dice.sample([*FAULTS], len(FAULTS))):  # a minute of it, with pgbouncer and the standby
             scene.suffer(name)
         scene.end()
     assert run.reached["lab.work delivered"]
@@ -243,7 +243,7 @@ class Pooler:
         self._process = subprocess.Popen(
             [str(self._root / "pgbouncer"), "-q", str(self._root / "pgbouncer.ini")],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", env=environment,
-            preexec_fn=servers.end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one call
+            preexec_fn=warm.end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one call
             **self._identity,
         )  # fmt: skip
 

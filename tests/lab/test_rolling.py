@@ -16,6 +16,7 @@ import tarfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -50,7 +51,8 @@ def source_of(commit: str, folder: Path, run: Run) -> Path:
             pytest.fail(f"REDRIVE_REQUIRE_ALL_BACKENDS=1, but there is {run.missing['history']}", pytrace=False)
         pytest.skip(run.missing["history"])
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        archive.extractall(folder, filter="data")
+        asked: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # not before Python 3.11.4
+        archive.extractall(folder, **asked)
     return folder / "src"
 
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typer.testing import CliRunner
 
 from redrive import Event, EventFilter, Redrive, RetryPolicy, Status, TerminalHandlerError
 from redrive.operate.cli.root import app as commands
+from tests import warm
 
 T = TypeVar("T")
 
@@ -56,8 +56,8 @@ def environment(**more: str) -> dict[str, str]:
 
 def start(*arguments: str, cwd: Path, **options: Any) -> subprocess.Popen[str]:
     """Start a command as a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "redrive.operate.cli", *arguments],
+    return warm.python(
+        ["-m", "redrive.operate.cli", *arguments],
         cwd=cwd,
         env=options.pop("env", None) or environment(),
         stdin=subprocess.DEVNULL,

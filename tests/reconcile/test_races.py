@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from redrive import EventFilter, LeaseLost, Redrive, Status, finding
+from tests import warm
 from tests.reconcile.crashing import KEYS, POINTS, shop
 from tests.reconcile.helpers import Carts
 from tests.waiting import until
@@ -22,7 +22,7 @@ KILLED = -9
 
 
 def process(url: str, point: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "tests.reconcile.crashing", url, point], cwd=ROOT)
+    return warm.python(["-m", "tests.reconcile.crashing", url, point], cwd=ROOT)
 
 
 async def events_of_keys(app: Redrive) -> Counter[str | None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from redrive import Redrive, Refused
+from tests import warm
 from tests.redrive.crashing import POINTS
 from tests.redrive.helpers import Shop, outbox, sound
 from tests.waiting import until
@@ -23,8 +23,7 @@ KILLED = -9
 
 
 def process(url: str, point: str = "none") -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.redrive.crashing", url, point]
-    return subprocess.Popen(command, cwd=ROOT)
+    return warm.python(["-m", "tests.redrive.crashing", url, point], cwd=ROOT)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import asyncio
 import json
 import math
 import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from redrive.counts import MOST_NAMES, OTHER, Counts, Histogram
 from redrive.errors import ConfigurationError
 from redrive.operate.endpoint import address_from, metrics_endpoint
 from redrive.operate.metrics import COUNTED, KNOWN, Collector, metrics_text, written_anew
+from tests import warm
 from tests.operate.helpers import ended, environment, start
 from tests.signals.conftest import get
 from tests.waiting import until, wait_until
@@ -296,8 +296,8 @@ def test_redrive_worker_serves_metrics_and_logs_json_when_told_to(sqlite_url: st
     )
     log = tmp_path / "log"
     with log.open("w") as stderr:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "redrive.operate.cli", "worker", "shop:app", "--metrics", "127.0.0.1:0"],
+        process = warm.python(
+            ["-m", "redrive.operate.cli", "worker", "shop:app", "--metrics", "127.0.0.1:0"],
             cwd=tmp_path,
             env=environment(REDRIVE_LOG_FORMAT="json"),
             stdin=subprocess.DEVNULL,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,6 +17,7 @@ from redrive.operate.task import Progress, task
 from redrive.operate.views import selected
 from redrive.transport.envelope import SITE_HEADER
 from redrive.transport.nats import Nats
+from tests import warm
 from tests.servers import NatsServer
 from tests.sites.conftest import Site, Sites
 from tests.sites.worker import LEASE, booking
@@ -193,8 +192,8 @@ async def test_another_worker_of_the_site_takes_over_from_one_that_was_killed(si
     here.route("stock.booked", "stock.booked")
     root = Path(__file__).parents[2]
     async with berlin, here, working(berlin):
-        command = [sys.executable, "-m", "tests.sites.worker", sites.paris.url, sites.paris.server.url]
-        first = await asyncio.to_thread(subprocess.Popen, command, cwd=root)
+        command = ["-m", "tests.sites.worker", sites.paris.url, sites.paris.server.url]
+        first = await asyncio.to_thread(warm.python, command, cwd=root)
         try:
             await berlin.publish_many([("stock.changed", {"n": n}) for n in range(40)])
             await until(lambda: _booked(here, 8))

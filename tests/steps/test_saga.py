@@ -6,7 +6,6 @@ import os
 import signal
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ from uuid import UUID
 import pytest
 
 from redrive import Redrive, Refused, Status
+from tests import warm
 from tests.stores.helpers import found, raw
 
 SAGA = Path(__file__).with_name("saga.py")
@@ -29,8 +29,8 @@ class Saga:
             outside.execute("create table effect (key text primary key, event text, name text)")
             outside.execute("create table undone (n integer primary key, key text, event text, name text)")
             outside.commit()
-        self.process = subprocess.Popen(
-            [sys.executable, str(SAGA), url, str(world)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        self.process = warm.python(
+            [str(SAGA), url, str(world)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env={**os.environ},
         )  # fmt: skip
 

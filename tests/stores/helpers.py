@@ -6,7 +6,6 @@ import os
 import re
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import psycopg
 from redrive import Event, Priority, Redrive, Status
 from redrive.event import Outcome, Settlement
 from redrive.store.base import FENCE, ID, Claims, Finished, Lane, Row, Session, Turn
+from tests import warm
 
 ROOT = Path(__file__).parents[2]
 LANES: list[Lane] = [("default", priority.value, generation) for priority in Priority for generation in range(8)]
@@ -130,8 +130,8 @@ def is_postgres(url: str) -> bool:
 
 def start_python(code: str, *arguments: str) -> subprocess.Popen[str]:
     """Run code in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
+    return warm.python(
+        ["-c", code, *arguments],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))},
     )  # fmt: skip

@@ -26,7 +26,7 @@ values = st.recursive(
 
 
 @settings(
-    max_examples=60, deadline=None,
+    max_examples=60,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
 @given(batch=st.lists(values, min_size=1, max_size=20))

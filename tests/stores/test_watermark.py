@@ -88,7 +88,7 @@ steps = st.lists(
 
 
 @pytest.mark.req("B5")
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(steps=steps)
 def test_however_publishers_commit_nothing_is_left_behind(steps: list[tuple[Any, Any, Any]]) -> None:
     table = Table()

@@ -7,7 +7,7 @@ from itertools import islice, pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.cadence import COUNTED, Cadence
@@ -79,7 +79,6 @@ LINES = st.sampled_from(["* * * * *", "*/7 * * * *", "30 2 * * *", "0 3 * * MON"
 INSTANTS = st.datetimes(datetime(2024, 1, 1), datetime(2028, 1, 1)).map(lambda at: at.replace(tzinfo=UTC))  # noqa: DTZ001
 
 
-@settings(deadline=None)
 @given(line=LINES, zone=st.sampled_from([*ZONES, "UTC", "Asia/Kathmandu"]), at=INSTANTS)
 def test_the_next_tick_lies_ahead_and_there_is_none_between(line: str, zone: str, at: datetime) -> None:
     cadence = Cadence.of(cron=line, tz=zone)
@@ -90,7 +89,6 @@ def test_the_next_tick_lies_ahead_and_there_is_none_between(line: str, zone: str
     assert cadence.next_after(first - timedelta(microseconds=1)) == first
 
 
-@settings(deadline=None)
 @given(line=LINES, zone=st.sampled_from(ZONES), at=INSTANTS, hours=st.integers(0, 100), most=st.integers(1, 50))
 def test_what_is_due_is_the_end_of_what_one_would_have_counted(
     line: str, zone: str, at: datetime, hours: int, most: int

@@ -6,7 +6,6 @@ import asyncio
 import random
 import signal
 import subprocess
-import sys
 import textwrap
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
@@ -18,6 +17,7 @@ import pytest
 
 from redrive import Context, Redrive, Rejected, RetryPolicy, Status
 from redrive.store.base import EventFilter
+from tests import warm
 from tests.waiting import until
 from tests.worker.conftest import working
 
@@ -93,7 +93,7 @@ def journal(tmp_path: Path) -> Path:
 def spawn(folder: Path, url: str, journal: Path, seed: int) -> subprocess.Popen[bytes]:
     script = folder / "worker_with_keys.py"
     script.write_text(textwrap.dedent(SCRIPT))
-    return subprocess.Popen([sys.executable, str(script), url, str(journal), str(seed)], stderr=subprocess.DEVNULL)
+    return warm.python([str(script), url, str(journal), str(seed)], stderr=subprocess.DEVNULL)
 
 
 async def publish_in_order(app: Redrive, key: str, dice: random.Random) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,6 +18,7 @@ import pytest
 
 from redrive import Context, EventFilter, Redrive, RetryPolicy, Status, StoreUnavailable
 from redrive.worker import Worker, _cancelled
+from tests import warm
 from tests.stores.helpers import is_postgres, raw
 from tests.waiting import until
 from tests.worker.conftest import FAST, working
@@ -282,7 +282,7 @@ def script(tmp_path: Path) -> Path:
 
 
 def spawn(script: Path, url: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, str(script), url], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    return warm.python([str(script), url], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
 
 @pytest.mark.req("A7")

@@ -6,7 +6,6 @@ import asyncio
 import os
 import random
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from redrive import Status
+from tests import warm
 from tests.apps.adjudication.conftest import RAILS, System, running
 from tests.operate.helpers import environment
 
@@ -24,9 +24,7 @@ KINDS = ("r", "slow-1", "slow-2", "down")  # done at once, after one or two fail
 def start(url: str, folder: Path) -> subprocess.Popen[bytes]:
     environ = environment(REDRIVE_URL=url, RAIL_FOLDER=str(folder), ADJUDICATION_DISPATCH=f"{RAILS}:pay")
     nothing = subprocess.DEVNULL
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.apps.adjudication.worker"], env=environ, stdout=nothing, stderr=nothing
-    )
+    return warm.python(["-m", "tests.apps.adjudication.worker"], env=environ, stdout=nothing, stderr=nothing)
 
 
 class Workers:

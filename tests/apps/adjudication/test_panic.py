@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 import redrive.apps.adjudication
 from redrive import EventFilter, Redrive, Status
+from tests import warm
 from tests.apps.adjudication.conftest import RAILS, System, http, running
 from tests.operate.helpers import environment
 from tests.waiting import until
@@ -77,8 +77,8 @@ async def test_what_a_killed_worker_held_is_taken_over_and_carried_out(
     async with running(store_url) as system:
         await system.submit("killed")
         await system.adjudicate("killed")
-        worker = subprocess.Popen(  # noqa: ASYNC220 - it is there before anything waits
-            [sys.executable, "-m", "tests.apps.adjudication.worker"],
+        worker = warm.python(
+            ["-m", "tests.apps.adjudication.worker"],
             env=environment(REDRIVE_URL=store_url, **environ),
             stdout=subprocess.DEVNULL,
         )

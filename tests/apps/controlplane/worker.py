@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests import warm
 from tests.apps.controlplane.helpers import site
 
 LEASE = "2s"
@@ -17,8 +18,8 @@ _ROOT = Path(__file__).parents[3]
 def start(
     url: str, world: object, name: str = "here", nats: str = "", peers: Sequence[str] = ()
 ) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.apps.controlplane.worker", url, str(world), name, nats, *peers]
-    return subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = ["-m", "tests.apps.controlplane.worker", url, str(world), name, nats, *peers]
+    return warm.python(command, cwd=_ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 async def _work(url: str, world: str, name: str, nats: str, *peers: str) -> None:

@@ -8,7 +8,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from redrive import Redrive
 from redrive.apps.evidence.build import build
 from redrive.apps.evidence.desk import N1, N2, RESULT, Desk
 from redrive.apps.evidence.settings import Settings
+from tests import warm
 from tests.apps.evidence.conftest import case, upload_of, web
 from tests.servers import free_port
 from tests.waiting import until
@@ -42,8 +42,8 @@ class Theatre:
             "cases": ["redrive.apps.evidence.fake_cases", "--port", str(self.port), "--journal", str(self.journal),
                       "--transient", "0.1", *self._keys],
         }.get(name, ["redrive.operate.cli", "worker", "evidence", "-c", "10"])  # fmt: skip
-        self._running[name] = subprocess.Popen(
-            [sys.executable, "-m", *command], env=os.environ | self.environment, stdin=subprocess.DEVNULL,
+        self._running[name] = warm.python(
+            ["-m", *command], env=os.environ | self.environment, stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
 

@@ -5,25 +5,19 @@
     effect:2    after its second effect outside the database, before anything follows
     await:40    at its fortieth await: before the loop runs the fortieth callback of the process, in whatever thread
 
-Killed after statement n is killed before n + 1: nobody else writes meanwhile. Nor does it matter before which statement
-of one callback, up to its commit: each leaves the same file at the same instant. The first stands for them.
+Killed after statement n is killed before n + 1: nobody else writes meanwhile. What a crash leaves is a *place*: the
+file (so many commits), what was done outside (so many effects) and the time, to a millisecond. All else that it knew is
+gone with the process, so of all points of one place one stands for the others: a statement, where there is one.
 """
 
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
 STATEMENT, COMMIT, EFFECT, AWAIT = KINDS = ("statement", "commit", "effect", "await")
-
-
-class Told(NamedTuple):
-    """How many points of each kind a telling had, and the statements of which each leaves another world."""
-
-    counted: Counter[str]
-    statements: list[int]
 
 
 class Point(NamedTuple):
@@ -34,6 +28,13 @@ class Point(NamedTuple):
 
     def __str__(self) -> str:
         return str(self.number) if self.kind == STATEMENT else f"{self.kind}:{self.number}"
+
+
+class Told(NamedTuple):
+    """How many points of each kind a telling had, and which statements and awaits are of one place."""
+
+    counted: Counter[str]
+    places: defaultdict[tuple[int, int, int], list[Point]]
 
 
 Crashes = tuple[Point, ...]
@@ -48,10 +49,15 @@ def point(text: str) -> Point:
     return Point(kind or STATEMENT, int(number))
 
 
-def singles(told: Told, kind: str, stride: int = 1, first: int = 1) -> Iterator[Crashes]:
-    """Every ``stride``-th of a kind, of those that a telling has."""
-    numbers = told.statements if kind == STATEMENT else range(1, told.counted[kind] + 1)
-    return ((Point(kind, number),) for number in numbers[first - 1 :: stride])
+def places(told: Told) -> list[Crashes]:
+    """One point of each place, and every commit and effect: all that a single crash can leave behind."""
+    ones = [next((each for each in points if each.kind == STATEMENT), points[0]) for points in told.places.values()]
+    return [*((one,) for one in ones), *singles(told, COMMIT), *singles(told, EFFECT)]
+
+
+def singles(told: Told, kind: str, stride: int = 1) -> Iterator[Crashes]:
+    """Every ``stride``-th point of a kind that a telling has."""
+    return ((Point(kind, number),) for number in range(1, told.counted[kind] + 1, stride))
 
 
 def pairs(told: Told, seed: int) -> Iterator[Crashes]:

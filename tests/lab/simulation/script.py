@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
@@ -40,9 +40,8 @@ class Mortal(Process):
     def __init__(self, world: World, name: str, dies: Point | None, *, listens: bool) -> None:
         super().__init__(world, name, [(dies.number, BEFORE)] if dies is not None and dies.kind == STATEMENT else [])
         self.counted: Counter[str] = Counter()
-        self.told = Told(self.counted, [])
+        self.told = Told(self.counted, defaultdict(list))
         self._dies = dies
-        self._place = (-1, -1)
         self._listens = listens
         if listens:
             self.alert_at = 0  # to hear of every statement
@@ -50,11 +49,12 @@ class Mortal(Process):
     def about_to(self, sql: str, line: Line) -> BaseException | None:
         if not self._listens:
             return super().about_to(sql, line)
-        place = (self.counted[AWAIT], self.counted[COMMIT])
-        if place != self._place:
-            self._place = place
-            self.told.statements.append(self.statements)
+        self._note(Point(STATEMENT, self.statements))
         return None
+
+    def _note(self, point: Point) -> None:
+        place = self.counted[COMMIT], self.counted[EFFECT], round(self.world.loop.now * 1_000)
+        self.told.places[place].append(point)
 
     def _is_last(self, kind: str) -> bool:
         self.counted[kind] += 1
@@ -76,6 +76,8 @@ class Mortal(Process):
         """Count an await; false: it was the last."""
         if self._is_last(AWAIT):
             self.kill(AWAITING)
+        if self._listens:
+            self._note(Point(AWAIT, self.counted[AWAIT]))
         return not self.is_dead
 
 
@@ -104,7 +106,7 @@ class Scripted(World):
         say: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(disk, 0, say=say)
-        self.told = Told(Counter(), [])
+        self.told = Told(Counter(), defaultdict(list))
         """Of the last telling."""
         self.intents = []
         self._crashes = crashes
@@ -114,7 +116,7 @@ class Scripted(World):
         for crash in (*self._crashes, None):
             ended = asyncio.Event()
             process = Mortal(self, "s", crash, listens=not self._crashes)
-            process.when_killed = ended.set
+            process.when_killed = lambda: self.died(ended)  # noqa: B023 - it is awaited here
             self._living.append(process)
             process.start(lambda me: self._alive(me, lambda _: self._tell(me, ended)))  # noqa: B023 - it is awaited here
             await ended.wait()
@@ -126,6 +128,10 @@ class Scripted(World):
         if self._seconds_to_next() is not None:
             await self._end()
         self._expect()
+
+    def died(self, ended: asyncio.Event) -> None:
+        """Hear of a crash; what was begun is rolled back by now."""
+        ended.set()
 
     async def _tell(self, process: Process, ended: asyncio.Event) -> None:
         app = app_of(process)
