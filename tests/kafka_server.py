@@ -30,7 +30,8 @@ USERS = {"ada": "ada-secret"}
 MOCK = """
 import sys
 from confluent_kafka import Producer
-host = Producer({"bootstrap.servers": "none", "test.mock.num.brokers": 3, "log_level": 0})
+settings = {"test.mock.num.brokers": 3, "test.mock.broker.rtt": int(sys.argv[1]), "log_level": 0}
+host = Producer({"bootstrap.servers": "none", **settings})
 print(",".join(f"{each.host}:{each.port}" for each in host.list_topics(timeout=20).brokers.values()), flush=True)
 sys.stdin.read()
 """
@@ -181,9 +182,12 @@ def running_kafka(*, warm: bool = False) -> Iterator[OwnKafka]:
 
 
 @contextmanager
-def mock_kafka() -> Iterator[KafkaServer]:
-    """Run librdkafka's own imitation of a cluster; it lives in one of its clients, here in a process of its own."""
-    command = [sys.executable, "-c", MOCK]
+def mock_kafka(*, slow_ms: int = 0) -> Iterator[KafkaServer]:
+    """Run librdkafka's own imitation of a cluster; it lives in one of its clients, here in a process of its own.
+
+    ``slow_ms``: how long each answer takes.
+    """
+    command = [sys.executable, "-c", MOCK, str(slow_ms)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None

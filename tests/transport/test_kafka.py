@@ -15,6 +15,7 @@ from redrive import ConfigurationError, Event, EventFilter, Redrive, Rejected, S
 from redrive.clock import SystemClock
 from redrive.transport.base import Message, Received
 from redrive.transport.kafka import Kafka
+from tests.kafka_server import mock_kafka
 from tests.transport.conftest import FAST, Topic
 from tests.waiting import until
 from tests.worker.conftest import working
@@ -234,6 +235,34 @@ async def test_a_full_store_pauses_the_intake_and_it_goes_on_by_itself(app: Redr
 
     assert 20 <= stored <= 30
     assert sorted(came) == list(range(200))
+
+
+@pytest.mark.req("E3")
+async def test_a_drain_waits_for_its_group_and_for_answers_from_far_away(sqlite_url: str) -> None:
+    """No intake opened where answers took 0.1 s, and a drain took a topic for empty that was not its own in 5 s."""
+    with mock_kafka(slow_ms=400) as slow:  # which waits 3 s for more members of a group, as a real one does
+        topic = Topic("orders", slow.bootstrap)
+        topic.put(document("1", 7), STRUCTURED)
+        async with Redrive(sqlite_url) as app:
+            came = taking(app, topic)
+
+            await app.worker().drain()
+
+    assert came == [7]
+
+
+async def test_who_is_called_off_while_he_waits_for_his_group_leaves_at_once() -> None:
+    with mock_kafka() as mock:
+        topic = Topic("orders", mock.bootstrap)
+        topic.put(document("1", 7), STRUCTURED)
+        member = await Kafka(mock.bootstrap).topic("orders", group="shop").subscribe()
+        fetching = asyncio.create_task(member.fetch(1, 0.0))
+        await asyncio.sleep(0.2)
+
+        fetching.cancel()
+        await member.close()
+
+    assert member._stay == 0, "it waited until the group had let it in"
 
 
 async def test_a_worker_that_is_called_off_while_it_fetches_loses_nothing(app: Redrive, topic: Topic) -> None:

@@ -492,6 +492,7 @@ class _Member:
         self._ended: set[Place] = set()
         self._stored: dict[Place, int] = {}
         self._is_held = False
+        self._is_leaving = False
         self._failure: Exception | None = None
 
     async def _call(self, function: Callable[..., Any], *values: Any) -> Any:
@@ -517,10 +518,16 @@ class _Member:
         consumer.subscribe([of.topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
     def _find_topic(self, consumer: Consumer) -> None:
-        """Make sure that the cluster is there and has the topic: a group may wait for one in silence."""
-        for _ in range(max(1, int(self._broker.connect_seconds / _LOOK_SECONDS))):
+        """Make sure that the cluster is there and has the topic: a group may wait for one in silence.
+
+        Each look waits longer than the one before: an answer that comes after its look is lost, however often we ask.
+        """
+        left, patience = self._broker.connect_seconds, _LOOK_SECONDS
+        while left > 0:
+            patience = min(2 * patience, left)
+            left -= patience
             with suppress(KafkaException):
-                found = consumer.list_topics(self._of.topic, timeout=_LOOK_SECONDS).topics[self._of.topic]
+                found = consumer.list_topics(self._of.topic, timeout=patience).topics[self._of.topic]
                 if found.error is None:
                     return
                 raise self._broker.meaning(found.error, self._of.topic)
@@ -530,6 +537,7 @@ class _Member:
         raise self._broker.down(self._heard, f"no answer within {self._broker.connect_seconds:g} s")
 
     async def close(self) -> None:
+        self._is_leaving = True  # whoever still waits for messages on the thread makes room
         try:
             await self._call(self._leave)
         finally:
@@ -593,17 +601,41 @@ class _Member:
         if self._is_held:
             self._is_held = False
             consumer.resume(_partitions(self._owned))
+        if seconds == 0:
+            self._await_partitions(consumer, limit)
         looks = 1 if seconds else int(_ANSWER_SECONDS / _LOOK_SECONDS)
-        while looks and not self._got and self._failure is None and not (seconds == 0 and self._is_at_the_end):
-            first = consumer.poll(seconds or _LOOK_SECONDS)
-            if first is None:
-                looks -= 1
-                continue
-            self._take(first)
-            for each in consumer.consume(limit, 0):
-                self._take(each)
+        while looks and self._is_waiting and not (seconds == 0 and self._is_at_the_end):
+            looks -= not self._look(consumer, limit, seconds or _LOOK_SECONDS)
         if not self._got and self._heard.state is not None:
             self._probe(consumer)
+
+    def _await_partitions(self, consumer: Consumer, limit: int) -> None:
+        """Wait until the group has let us in: nobody may take a topic for empty whose partitions we do not have yet.
+
+        That takes 3 s in a group that was empty, by a broker's default, and far longer while a member of it is silent.
+        """
+        for _ in range(int(_JOIN_MS / 1_000 / _LOOK_SECONDS)):
+            if self._stay or not self._is_waiting or self._heard.state is not None:
+                return
+            self._look(consumer, limit, _LOOK_SECONDS)
+        log.warning(
+            "kafka has not let us into the group: is one of its members silent?", intake=self._of.name,
+            group=self._of.group,
+        )  # fmt: skip
+
+    def _look(self, consumer: Consumer, limit: int, seconds: float) -> bool:
+        """Poll once, and take all that is there; say whether the driver had anything."""
+        first = consumer.poll(seconds)
+        if first is None:
+            return False
+        self._take(first)
+        for each in consumer.consume(limit, 0):
+            self._take(each)
+        return True
+
+    @property
+    def _is_waiting(self) -> bool:
+        return not self._got and self._failure is None and not self._is_leaving
 
     @property
     def _is_at_the_end(self) -> bool:
