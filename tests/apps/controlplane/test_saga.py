@@ -10,8 +10,9 @@ import pytest
 
 from redrive import Refused, RetryPolicy
 from redrive.apps.controlplane.request import instant
+from redrive.apps.controlplane.resource import Provider
 from redrive.apps.controlplane.wiring import ControlPlane
-from redrive.apps.controlplane.words import State
+from redrive.apps.controlplane.words import State, Unwanted
 from redrive.apps.controlplane.world import FABRIC, HYPERVISOR, STORAGE, Fault
 from tests.apps.controlplane.helpers import (
     ask,
@@ -183,6 +184,34 @@ async def test_who_cancels_and_why_is_on_the_request_and_on_what_was_under_way(a
     with pytest.raises(Refused, match="CANCELLED"):
         await app.requests.cancel(request.id, by="ada", reason="again")
     await assert_sound(app)
+
+
+@pytest.mark.req("W4", "W9")
+async def test_an_order_that_probes_what_is_down_while_it_is_called_off_is_cancelled_all_the_same(
+    app: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert app.requests is not None
+    call_off = Provider._call_off
+
+    async def after_a_probe(service: Provider, unwanted: Unwanted) -> None:
+        (order,) = await events_of(app, request, "machine.wanted")
+
+        async def probed() -> bool:
+            return [event.fence > order.fence for event in await events_of(app, request, "machine.wanted")] == [True]
+
+        await until(probed)
+        await call_off(service, unwanted)
+
+    monkeypatch.setattr(Provider, "_call_off", after_a_probe)
+    await app.world.tell(Fault(HYPERVISOR, "down"))
+    async with working(app):
+        request = await ask(app)
+        await until(lambda: _waits_for(app, request, "machine.wanted", "hypervisor"))
+        await app.requests.cancel(request.id, by="ada", reason="the project is over")
+        await until(lambda: _waits_for(app, request, "machine.unwanted", "hypervisor"))
+    (order,) = await events_of(app, request, "machine.wanted")
+
+    assert (order.status, order.cancelled_by) == ("cancelled", "ada")
 
 
 @pytest.mark.req("W9")
