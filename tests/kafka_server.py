@@ -246,7 +246,8 @@ def _is_fetched(place: Path) -> bool:
 
 
 def _cluster_id() -> str:
-    return base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
+    """Make a new one; never one that begins with a hyphen, which the tool takes for an option: one in 64 did."""
+    return base64.b64encode(os.urandom(16), altchars=b"Aa").decode().rstrip("=")
 
 
 def _answers(port: int) -> bool:
