@@ -171,7 +171,7 @@ class Provider:
 
     async def make_gone(self, order: Unwanted, ctx: Context) -> None:
         """Call off what is under way, destroy what there is, and tell that nothing is left."""
-        # First, or an order that probes a system that is down would find its thing gone, and be delivered for it: nobody
+        # First: an order that probes a system that is down would find its thing gone, and be delivered for that. Nobody
         # would read who called it off, and the system would be taken for well.
         await self._call_off(order)
         async with self.app.transaction() as tx:
