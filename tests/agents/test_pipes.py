@@ -15,6 +15,7 @@ from mcp import Client, StdioServerParameters, stdio_client
 from mcp_types import Implementation
 
 from redrive import Redrive, RetryPolicy, TerminalHandlerError
+from tests import warm
 from tests.agents.shop import ALL, Shop, ask, carried, wrong
 from tests.operate.helpers import environment
 from tests.operate.helpers import redrive as command
@@ -28,8 +29,8 @@ HELLO = {
 
 
 def process(*arguments: str, cwd: Path | None = None) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "redrive.operate.cli", "mcp", *arguments], stdin=subprocess.PIPE,
+    return warm.python(
+        ["-m", "redrive.operate.cli", "mcp", *arguments], stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), cwd=cwd,
     )  # fmt: skip
 
@@ -49,7 +50,7 @@ async def test_the_whole_way_over_pipes(shop: Shop, store_url: str) -> None:
     await shop.bury(12)
     shop.broken = False
     server = StdioServerParameters(
-        command=sys.executable, args=["-m", "redrive.operate.cli", "mcp", store_url], env=environment()
+        command=warm.launcher(), args=["-m", "redrive.operate.cli", "mcp", store_url], env=environment()
     )
     with open(os.devnull, "w") as nowhere:  # noqa: ASYNC230, PTH123 - what the client wants for standard error
         async with Client(

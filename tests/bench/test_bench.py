@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,16 @@ from redrive.operate.cli.bench.commands import bench
 from redrive.operate.cli.bench.measure import BenchFailed, Report, rate_of
 from redrive.operate.cli.bench.place import Rows, SqlitePlace
 from redrive.operate.cli.bench.pressure import _windows
+from tests import warm
 from tests.servers import NatsServer, Postgres
 
 ALWAYS = {"scenario", "store", "spread", "goals", "settings", "machine", "versions", "commit", "at"}
+
+
+@pytest.fixture(autouse=True)
+def starts_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what is measured be forked: a hundred starts of Python took longer than the measurements."""
+    monkeypatch.setattr(sys, "executable", warm.launcher())
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tests import warm
 from tests.docs.test_docs import DOCS, followed
 
 pytestmark = pytest.mark.timeout(330)
@@ -72,14 +72,15 @@ def at_work(folder: Path, url: str, night: str, dead_letters: int, *, deaths: in
     """Have a worker run, with so many dead letters that it and those that died before it have made."""
     (folder / "shop.py").write_text(SHOP)
     environment = os.environ | {"REDRIVE_URL": url, "REDRIVE_LOG": "silent"}
-    subprocess.run([sys.executable, "shop.py", "publish", night], cwd=folder, env=environment, check=True, timeout=60)
 
-    def start() -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, "shop.py", "work"], cwd=folder, env=environment)
+    def start(*words: str) -> subprocess.Popen[bytes]:
+        return warm.python(["shop.py", *words], cwd=folder, env=environment)
+
+    assert start("publish", night).wait(60) == 0
 
     for _ in range(deaths):
-        assert start().wait(60) == 137
-    worker = start()
+        assert start("work").wait(60) == 137
+    worker = start("work")
     try:
         wait_for_dead_letters(url, dead_letters)
         yield

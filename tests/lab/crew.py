@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from tests import warm
 from tests.lab import ledger
 from tests.lab.checker import query
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -122,9 +123,13 @@ class Crew:
 def crew_on(url: str, folder: Path, *, source: Path | None = None) -> Iterator[Crew]:
     """Have a crew for the length of a block; nobody is left at its end. ``source``: whose code it runs, if not ours."""
     folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "tests.lab.hand", "--nursery", str(folder)]
-    environment = _environment(*([source] if source else []))
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as made:
+    words = ["-m", "tests.lab.hand", "--nursery", str(folder)]
+    pipes: Any = {"cwd": ROOT, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    if source is None:
+        started = warm.python(words, env=_environment(), **pipes)
+    else:
+        started = subprocess.Popen([sys.executable, *words], env=_environment(source), **pipes)
+    with started as made:
         crew = Crew(url, folder, made)
         try:
             yield crew

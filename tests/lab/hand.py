@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import json
 import os
 import random
@@ -395,6 +396,7 @@ def act(url: str, ledger_path: str, role: str, options: dict[str, Any]) -> int:
 
 def nursery(folder: Path) -> None:
     """Read orders, a line of JSON each, fork a hand for each and answer with its id; end with the input."""
+    gc.freeze()  # no hand need look through what it has not made itself
     exits = os.open(folder / "exits", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     living: set[int] = set()
 

@@ -10,7 +10,6 @@ import select
 import signal
 import struct
 import subprocess
-import sys
 import termios
 import time
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from redrive.operate.demo.crew import Crew
 from redrive.operate.demo.screen import draw
 from redrive.operate.demo.shop import World
 from redrive.operate.demo.stage import Stage
+from tests import warm
 from tests.operate.helpers import ended, environment, redrive, start
 
 
@@ -32,8 +32,8 @@ def on_terminal(*arguments: str, cwd: Path) -> Iterator[tuple[subprocess.Popen[b
     """Run a command on a terminal of 80 by 24."""
     screen, tty = pty.openpty()
     fcntl.ioctl(tty, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    command = [sys.executable, "-m", "redrive.operate.cli", *arguments]
-    process = subprocess.Popen(command, stdin=tty, stdout=tty, stderr=tty, cwd=cwd, env=environment(TERM="xterm"))
+    command = ["-m", "redrive.operate.cli", *arguments]
+    process = warm.python(command, stdin=tty, stdout=tty, stderr=tty, cwd=cwd, env=environment(TERM="xterm"))
     os.close(tty)
     try:
         yield process, screen

@@ -7,8 +7,6 @@ import pty
 import re
 import select
 import signal
-import subprocess
-import sys
 import termios
 import time
 from typing import Any
@@ -17,6 +15,7 @@ import pytest
 
 from redrive import Redrive, Release, TerminalHandlerError
 from redrive.operate.pulse import pulse
+from tests import warm
 from tests.operate.helpers import Seeds, environment, in_app, redrive
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -113,10 +112,10 @@ def live(url: str, press: bytes | None, *, columns: int = 80) -> tuple[int, str]
     """Run it on a terminal, wait for its second frame, then press a key or send Ctrl-C."""
     screen, plug = pty.openpty()
     termios.tcsetwinsize(plug, (30, columns))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "redrive.operate.cli", "top", "--url", url],
+    process = warm.python(
+        ["-m", "redrive.operate.cli", "top", "--url", url],
         env=environment() | {"TERM": "xterm", "COLUMNS": str(columns)},
-        stdin=plug, stdout=plug, stderr=plug, start_new_session=True,
+        stdin=plug, stdout=plug, stderr=plug,
     )  # fmt: skip
     os.close(plug)
     said, end = b"", time.monotonic() + 30

@@ -6,10 +6,7 @@ import asyncio
 import json
 import os
 import random
-import signal
 import socket
-import sys
-from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime, timedelta
@@ -20,6 +17,7 @@ import httpx
 import pytest
 
 from redrive import Event, EventFilter, Redrive, Status
+from tests import warm
 from tests.apps.webhooks.conftest import SECRET, signed
 from tests.waiting import until
 
@@ -50,30 +48,24 @@ def configure(folder: Path, deliver: str) -> None:
 
 
 @asynccontextmanager
-async def running(folder: Path, *command: str, sign_of_life: bytes, **environ: str) -> AsyncIterator[Process]:
+async def running(folder: Path, *command: str, sign_of_life: bytes, **environ: str) -> AsyncIterator[None]:
     """Run a program until the end of the block, where it is killed."""
     path = os.pathsep.join((str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")))
     said = folder / f"said-{next(RUNS)}"
     with said.open("wb") as file:  # a pipe that nobody reads would stop it one day
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *command,
-            cwd=folder,
-            stdout=file,
-            stderr=file,
-            env=os.environ | {"PYTHONPATH": path} | environ,
+        process = warm.python(
+            command, cwd=folder, stdout=file, stderr=file, env=os.environ | {"PYTHONPATH": path} | environ
         )
     try:
-        await until(lambda: process.returncode is not None or sign_of_life in said.read_bytes())
-        assert process.returncode is None, said.read_text(encoding="utf-8")[-2_000:]
-        yield process
+        await until(lambda: process.poll() is not None or sign_of_life in said.read_bytes())
+        assert process.poll() is None, said.read_text(encoding="utf-8")[-2_000:]
+        yield
     finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGKILL)
-        await process.wait()
+        process.kill()
+        await asyncio.to_thread(process.wait)
 
 
-def up(folder: Path, port: int, **environ: str) -> AbstractAsyncContextManager[Process]:
+def up(folder: Path, port: int, **environ: str) -> AbstractAsyncContextManager[None]:
     command = ("-m", "redrive.operate.cli", "up", "webhooks", "--port", str(port))
     return running(folder, *command, sign_of_life=b"is served", **environ)
 
