@@ -38,7 +38,7 @@ demo: $(READY) ## see retries, an outage, dead letters and redrives, then try th
 	$(BIN)/redrive demo $(ARGS)
 
 test: $(READY) ## run the tests on every store, on all cores (JOBS=1 for one, ARGS=…)
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	$(BIN)/pytest -n $(JOBS) $(ARGS)
 
 check: $(READY) ## lint, formatting, types, layers
 	$(BIN)/ruff check

@@ -40,11 +40,10 @@ from tests.servers import (
     running_nats,
     running_postgres,
 )
+from tests.spread import Spread
 
 MEMORY = Path("/dev/shm")
 ROOM = 4 << 30
-KAFKA = pytest.mark.xdist_group("kafka")
-"""Tests of one process: only that one starts a Kafka."""
 REQUIRE_ALL = os.environ.get("REDRIVE_REQUIRE_ALL_BACKENDS") == "1"
 
 
@@ -88,6 +87,11 @@ def _work_in_memory() -> None:
 def pytest_configure_node(node: Any) -> None:
     """Tell each process of a run that is spread over the cores whether the run is whole: only the first can know."""
     node.workerinput["is_whole"] = _is_whole(node.config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Spread:
+    return Spread(config, log)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -281,14 +285,8 @@ async def leaves_no_task(leaves_nothing_open: None) -> AsyncIterator[None]:
 # --- what the run proves --------------------------------------------------------------------------
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        fixtures: list[str] = getattr(item, "fixturenames", [])
-        if "kafka_server" in fixtures:
-            item.add_marker(KAFKA)
-        elif "browser" in fixtures:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))  # which has a Chromium of its own
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(inspect.unwrap(item.function)):
             names = item.fixturenames
             names.insert(names.index("leaves_nothing_open") + 1, "leaves_no_task")
@@ -303,12 +301,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     run.is_whole = getattr(config, "workerinput", {}).get("is_whole", _is_whole(config))
     gc.collect()
     gc.freeze()  # thousands of tests stand here until the end: no collection need look at them again
-
-
-def plain_id(node: pytest.Item) -> str:
-    """Name a test as somebody would who wants to run it: with the group of its process left out."""
-    group = node.get_closest_marker("xdist_group")
-    return node.nodeid if group is None else node.nodeid.removesuffix(f"@{group.args[0]}")
 
 
 def _is_whole(config: pytest.Config) -> bool:

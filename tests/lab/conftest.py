@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Run, fresh_database, plain_id
+from tests.conftest import Run, fresh_database
 from tests.lab.record import Record
 from tests.servers import Postgres
 
@@ -69,7 +69,7 @@ def record(request: pytest.FixtureRequest, seed: int) -> Iterator[Callable[..., 
     def begin(kind: str, store: str = "sqlite") -> Record:
         promises = tuple(name for mark in request.node.iter_markers("promise") for name in mark.args)
         is_long = request.node.get_closest_marker("lab") is not None
-        made.append(Record(kind, store, seed, promises=promises, test=plain_id(request.node), is_long=is_long))
+        made.append(Record(kind, store, seed, promises=promises, test=request.node.nodeid, is_long=is_long))
         return made[-1]
 
     yield begin
@@ -80,5 +80,5 @@ def record(request: pytest.FixtureRequest, seed: int) -> Iterator[Callable[..., 
         # Whoever goes round with a new seed each time says which of them it was.
         of = next(each.seed for each in made if each.violations)
         form = "lab" if request.node.get_closest_marker("lab") else "test"
-        again = f"LAB_SEED={of} make {form} ARGS='{plain_id(request.node)}'"
+        again = f"LAB_SEED={of} make {form} ARGS='{request.node.nodeid}'"
         pytest.fail(f"violations: {dict(found)}; again with: {again}", pytrace=False)

@@ -16,7 +16,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.conftest import KAFKA, REQUIRE_ALL, Run, fresh_database
+from tests.conftest import REQUIRE_ALL, Run, fresh_database
 from tests.kafka_server import KafkaServer, OwnKafka
 from tests.lab import ledger
 from tests.lab.brokers import CHUNK, KafkaSide, NatsSide, Side, chunks, deliveries
@@ -44,10 +44,7 @@ PAST_THE_LEASE = 17.0
 _STUCK_SECONDS = 90.0  # an answer to a join that was lost is waited for a minute
 
 
-ON_KAFKA = [pytest.param(f"kafka-{store}", marks=KAFKA) for store in ("sqlite", "postgres")]
-
-
-@pytest.fixture(params=["nats-sqlite", "nats-postgres", *ON_KAFKA])
+@pytest.fixture(params=["nats-sqlite", "nats-postgres", "kafka-sqlite", "kafka-postgres"])
 def pair(request: pytest.FixtureRequest) -> str:
     """Say which broker and which store it is."""
     return str(request.param)

@@ -17,7 +17,7 @@ from confluent_kafka.cimpl import NewTopic
 from nats.aio.client import Client
 
 from redrive import Redrive, RetryPolicy
-from tests.conftest import KAFKA, REQUIRE_ALL, Run
+from tests.conftest import REQUIRE_ALL, Run
 from tests.kafka_server import KafkaServer, OwnKafka, mock_kafka
 from tests.servers import NatsServer, ServerUnavailable, running_nats
 
@@ -155,7 +155,7 @@ def kafka_mock(run: Run) -> Iterator[KafkaServer]:
         yield server
 
 
-@pytest.fixture(scope="session", params=["mock", pytest.param("real", marks=KAFKA)])
+@pytest.fixture(scope="session", params=["mock", "real"])
 def cluster(request: pytest.FixtureRequest) -> KafkaServer:
     """Give the test one Kafka after the other."""
     server: KafkaServer = request.getfixturevalue("kafka_mock" if request.param == "mock" else "kafka_server")
