@@ -287,14 +287,24 @@ class Circuits:
             self._look_at = ended + _LOOK_SHARE * (ended - began) if ended - began > _LONG_LOOK else ended
 
     async def _tell(self, by: str) -> None:
-        for name, kind, news in [*self._of_streaks(), *self._of_targets()]:
-            rules = self._rules.get(name, DEFAULT)
-            before = self._known.get(name)
-            after = await dependency.tell(self._store, name, kind, news, rules, self._clock.random, by=by)
-            if after.is_shut and not (before is not None and before.is_shut):
-                log.warning("dependency opened", worker=by, dependency=name, state=after.state.value, why=after.reason)
+        for name, news in [*self._of_streaks()]:
+            await self._tell_news(name, Kind.DEPENDENCY, news, by)
+        for target, news, counted in [*self._of_targets()]:
+            after = await self._tell_news(brake_of(target), Kind.BRAKE, news, by)
+            # In one step, and not before: what fails meanwhile must find all of it here or there, or it is not braked.
+            self._told[target], self._known[after.name] = counted, after
+            if after.is_shut:
+                self._shut[after.name] = after.state
         for event_id, probe in [*self._probes.items()]:
             await self._tell_of(event_id, probe, by)
+
+    async def _tell_news(self, name: str, kind: Kind, news: News, by: str) -> Dependency:
+        rules = self._rules.get(name, DEFAULT)
+        before = self._known.get(name)
+        after = await dependency.tell(self._store, name, kind, news, rules, self._clock.random, by=by)
+        if after.is_shut and not (before is not None and before.is_shut):
+            log.warning("dependency opened", worker=by, dependency=name, state=after.state.value, why=after.reason)
+        return after
 
     async def _tell_of(self, event_id: Any, probe: _Probe, by: str) -> None:
         now, of = self._clock.monotonic(), UUID(str(event_id))
@@ -308,7 +318,7 @@ class Circuits:
         log.info("probe ended", worker=by, dependency=probe.name, event_id=str(of), ok=probe.ok)
         del self._probes[event_id]
 
-    def _of_streaks(self) -> Iterable[tuple[str, Kind, News]]:
+    def _of_streaks(self) -> Iterable[tuple[str, News]]:
         """Collect what is to be told of dependencies. Successes of one that nobody has complained of are no news."""
         for name in self._users:
             if name not in self._streaks and name in self._known and self._known[name].failed_count > 0:
@@ -318,22 +328,22 @@ class Circuits:
             known = self._known.get(name)
             if streak.failed or (streak.passed and known is not None and known.failed_count):
                 news = News(streak.failed, int(streak.passed), streak.in_a_row, streak.is_degraded)
-                yield name, Kind.DEPENDENCY, news
+                yield name, news
             streak.failed, streak.in_a_row, streak.passed = 0, 0, False
 
-    def _of_targets(self) -> Iterable[tuple[str, Kind, News]]:
-        """Collect what is to be told of brakes: only of targets that fail here or elsewhere."""
+    def _of_targets(self) -> Iterable[tuple[str, News, tuple[float, int, int]]]:
+        """Collect what is to be told of brakes, and up to where: only of targets that fail here or elsewhere."""
         now = self._clock.monotonic()
         for target in dict.fromkeys((*self._stumbled, *self._delivered)):
             since, failed, passed = self._told.get(target, (now, 0, 0))
             failed, passed = self._stumbled[target] - failed, self._delivered[target] - passed
             known = self._known.get(brake_of(target))
             watched = known is not None and known.counts_brake() and known.failed_count > 0
+            counted = (now, self._stumbled[target], self._delivered[target])
             if failed or (passed and watched):
-                self._told[target] = (now, self._stumbled[target], self._delivered[target])
-                yield brake_of(target), Kind.BRAKE, News(failed, passed)
+                yield target, News(failed, passed), counted
             elif now - since > _FORGET_SECONDS or target not in self._told:
-                self._told[target] = (now, self._stumbled[target], self._delivered[target])
+                self._told[target] = counted
 
 
 def _from_outside(error: BaseException, error_class: str) -> bool:

@@ -330,6 +330,11 @@ MUTANTS = [
     Mutant("pg-step-no-fence", "who lost the lease keeps a step",
            f"{POSTGRES}/step_write.sql", "o.fence = :fence::bigint and o.status = 'in_flight' for share",
            "0 < :fence::bigint and o.status = 'in_flight' for share", "tests/steps/test_steps.py"),
+    Mutant("brake-forgets", "what fails while the others are being told of a brake is not braked",
+           "circuit.py", "yield target, News(failed, passed), counted",
+           "self._told[target] = counted; yield target, News(failed, passed), counted",
+           "tests/worker/test_dependencies.py::"
+           "test_nothing_is_buried_either_while_the_others_are_being_told_of_the_brake"),
     Mutant("pg-purge-live", "a purge removes what has not ended",
            f"{POSTGRES}/purge_ended.sql", "status in ('delivered', 'cancelled') and ended_at < :before::timestamptz",
            "status <> 'failed' and coalesce(ended_at, created_at) < :before::timestamptz", _TOGETHER),

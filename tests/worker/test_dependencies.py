@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import pytest
 
 from redrive import (
@@ -635,6 +636,31 @@ async def test_when_nearly_everything_of_a_type_fails_it_waits_and_nothing_is_bu
         fixed.set()
         await app.close_dependency("brake:order.paid", by="ann", reason="rolled back")
         await until(lambda: _delivered(app, 301))
+
+
+@pytest.mark.req("B3")
+async def test_nothing_is_buried_either_while_the_others_are_being_told_of_the_brake(postgres_url: str) -> None:
+    """Who had begun to tell had forgotten what was under way: the next two dozen failures were not braked."""
+    twice = RetryPolicy(max_attempts=2, base_delay=0.3, jitter="none")
+    async with Redrive(postgres_url, retry=twice) as app:
+
+        @app.handler("order.paid")
+        async def ship(payload: Any) -> None:
+            raise KeyError("a bad deploy")
+
+        await app.publish_many([("order.paid", {"n": n}) for n in range(30)])
+        other = await asyncpg.connect(postgres_url)
+        await other.execute("insert into redrive.dependency (name, kind) values ('brake:order.paid', 'brake')")
+        transaction = other.transaction()
+        await transaction.start()
+        await other.execute("select from redrive.dependency for update")  # whoever tells of it waits
+        async with working(app, concurrency=5):
+            await until(lambda: _none_left(app))
+            buried = await count(app, Status.FAILED)
+            await transaction.rollback()
+        await other.close()
+
+    assert buried == 0
 
 
 @pytest.mark.req("B3")
