@@ -238,22 +238,12 @@ async def _until_told(working: Worker, parent: int | None = None) -> int:
             log.warning("stopping at once: what is running is handed back", worker=working.name)
             working.stop(at_once=True)
 
-    _collect_rarely()
+    gc.collect()
+    gc.freeze()  # what was loaded until now stays: nobody need look through it again
     with on_signals(on_signal):
         async with _orphan_watch(parent, working.stop):
             await working.run()
     return Code.HALTED if halted else Code.DONE
-
-
-def _collect_rarely() -> None:
-    """Look for reference cycles less often, and never again in what was loaded until now.
-
-    An event makes hundreds of objects and hardly a cycle: at Python's own pace of a look every 700 objects that was a
-    seventh of a worker's time.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000)
 
 
 @asynccontextmanager
