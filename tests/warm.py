@@ -127,7 +127,7 @@ def launcher() -> str:
         new.write_text(LAUNCHER.format(python=sys.executable, door=door(), size=STATUS_BYTES), encoding="utf-8")
         new.chmod(0o755)
         new.rename(place)
-    return str(place)
+    return str(place) if os.access(place, os.X_OK) else sys.executable  # nothing may be run from there
 
 
 _server: list[subprocess.Popen[bytes]] = []
