@@ -25,7 +25,7 @@ setup: $(READY) ## create .venv with everything that development needs
 $(READY): requirements/dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	    echo "redrive needs Python 3.11 or newer, and '$(PYTHON)' is not: install one and run 'make PYTHON=/path/to/it'." >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV) # another Python over that one would leave a mixture
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
