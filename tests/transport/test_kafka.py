@@ -28,10 +28,12 @@ def document(id_: str, n: int = 0, **more: Any) -> bytes:
     return json.dumps({**event, **more}).encode()
 
 
-def taking(app: Redrive, topic: Topic, *, group: str = "shop", **options: Any) -> list[int]:
+def taking(app: Redrive, topic: Topic, *, group: str = "shop", patience: str = "5s", **options: Any) -> list[int]:
     """Take from the topic; answer the numbers that arrive at a handler."""
     came: list[int] = []
-    app.intake(Kafka(topic.bootstrap).topic(topic.name, group=f"{group}-{topic.name}"), **options)
+    app.intake(
+        Kafka(topic.bootstrap, connect_timeout=patience).topic(topic.name, group=f"{group}-{topic.name}"), **options
+    )
 
     @app.handler("order.came")
     async def take(order: dict[str, int]) -> None:
@@ -244,7 +246,7 @@ async def test_a_drain_waits_for_its_group_and_for_answers_from_far_away(sqlite_
         topic = Topic("orders", slow.bootstrap)
         topic.put(document("1", 7), STRUCTURED)
         async with Redrive(sqlite_url) as app:
-            came = taking(app, topic)
+            came = taking(app, topic, patience="30s")
 
             await app.worker().drain()
 
@@ -252,10 +254,10 @@ async def test_a_drain_waits_for_its_group_and_for_answers_from_far_away(sqlite_
 
 
 async def test_who_is_called_off_while_he_waits_for_his_group_leaves_at_once() -> None:
-    with mock_kafka() as mock:
+    with mock_kafka(slow_ms=200) as mock:
         topic = Topic("orders", mock.bootstrap)
         topic.put(document("1", 7), STRUCTURED)
-        member = await Kafka(mock.bootstrap).topic("orders", group="shop").subscribe()
+        member = await Kafka(mock.bootstrap, connect_timeout="30s").topic("orders", group="shop").subscribe()
         fetching = asyncio.create_task(member.fetch(1, 0.0))
         await asyncio.sleep(0.2)
 
