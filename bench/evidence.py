@@ -16,14 +16,17 @@ import sys
 import tempfile
 import time
 import zipfile
+from contextlib import ExitStack
 from pathlib import Path
 from uuid import uuid4
+
+from run import private_postgres
 
 from redrive import Redrive
 from redrive.apps.evidence.build import build
 from redrive.apps.evidence.desk import RECEIVED, Desk
 from redrive.apps.evidence.settings import Settings
-from redrive.operate.cli.bench.place import place_for
+from redrive.operate.cli.bench.place import Place, place_for
 
 WORKER = ["-m", "redrive.operate.cli", "worker", "evidence"]
 
@@ -160,11 +163,19 @@ def report(arguments: argparse.Namespace, marks: dict[str, float], spent: dict[s
     print(f"  {summary[:200]}")
 
 
-async def main(arguments: argparse.Namespace) -> None:
+async def at(place: Place, arguments: argparse.Namespace, folder: Path) -> None:
+    """Measure on a fresh database."""
+    async with place.fresh() as url:
+        await measure(arguments, url, folder)
+
+
+def main(arguments: argparse.Namespace) -> None:
     """Make a place, and measure there."""
-    with place_for(arguments.store, None, None) as place, tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        async with place.fresh() as url:
-            await measure(arguments, url, Path(folder))
+    with ExitStack() as stack:
+        server = stack.enter_context(private_postgres()) if arguments.store == "postgres" else None
+        place = stack.enter_context(place_for(arguments.store, server, None))
+        folder = stack.enter_context(tempfile.TemporaryDirectory(dir=arguments.folder))
+        asyncio.run(at(place, arguments, Path(folder)))
 
 
 if __name__ == "__main__":
@@ -175,4 +186,4 @@ if __name__ == "__main__":
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--concurrency", type=int, default=400)
     parser.add_argument("--folder", type=Path, default=None)
-    asyncio.run(main(parser.parse_args()))
+    main(parser.parse_args())

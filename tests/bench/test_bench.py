@@ -92,8 +92,10 @@ def test_latency_tells_p50_and_p99(store_options: list[str]) -> None:
 
 
 def test_relay_and_intake_are_measured_beside_the_bare_client(
-    store_options: list[str], nats_server: NatsServer
+    store_options: list[str], nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("REDRIVE_TEST_NATS", nats_server.url)
+
     relayed = measured("relay", "--events", "300", *store_options)
     taken = measured("intake", "--events", "300", *store_options)
 
@@ -221,6 +223,27 @@ def test_an_unknown_store_is_one_clear_sentence() -> None:
 
     assert result.exit_code == 1
     assert "use --store sqlite or --store postgres" in result.stderr.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["drain", "--store", "postgres"], "--url postgresql://user@host/database"),
+        (["relay", "--store", "sqlite"], "REDRIVE_TEST_NATS=nats://host:4222"),
+        (["relay", "--store", "sqlite", "--broker", "kafka"], "REDRIVE_TEST_KAFKA=host:9092"),
+    ],
+)
+def test_a_server_that_was_not_named_is_one_clear_sentence(
+    words: list[str], what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("REDRIVE_TEST_NATS", "REDRIVE_TEST_KAFKA"):
+        monkeypatch.delenv(name, raising=False)
+
+    result = CliRunner().invoke(bench, words)
+
+    assert result.exit_code == 1
+    assert what in result.stderr.replace("\n", " ")
+    assert "make bench" in result.stderr
 
 
 def test_a_run_that_lost_an_event_has_no_rate() -> None:

@@ -22,7 +22,7 @@ from redrive.operate.cli.bench import raw
 from redrive.operate.cli.bench.drain import worker_rate
 from redrive.operate.cli.bench.kafka_rig import kafka_rig
 from redrive.operate.cli.bench.measure import BenchFailed, Report, Setup
-from redrive.operate.cli.bench.place import TYPE, Place, filler, path_of, servers_of_tests
+from redrive.operate.cli.bench.place import TYPE, Place, filler, path_of
 from redrive.transport.base import Destination, Inlet, Message, Mode
 from redrive.transport.envelope import CloudEvent, write
 
@@ -105,7 +105,7 @@ class NatsRig:
 
 @contextmanager
 def rig(broker: str) -> Iterator[Rig]:
-    """Find the broker, or start a private one."""
+    """Find the broker."""
     if broker not in _RIGS:
         raise ConfigurationError(f"there is no broker {broker!r}: use --broker nats or --broker kafka")
     with _RIGS[broker]() as found:
@@ -114,18 +114,13 @@ def rig(broker: str) -> Iterator[Rig]:
 
 @contextmanager
 def nats_rig() -> Iterator[NatsRig]:
-    """Find the server: the one that REDRIVE_TEST_NATS points at, or a private one."""
-    if url := os.environ.get("REDRIVE_TEST_NATS"):
-        yield NatsRig(url)
-        return
-    servers = servers_of_tests()
-    if servers is None:
+    """Find the server: the one that REDRIVE_TEST_NATS points at."""
+    if not (url := os.environ.get("REDRIVE_TEST_NATS")):
         raise ConfigurationError(
-            "say which NATS to use: REDRIVE_TEST_NATS=nats://host:4222. A private one can be started only in a source "
-            "checkout after `make setup`"
+            "say which NATS to use: REDRIVE_TEST_NATS=nats://host:4222. In a source checkout `make bench` starts a "
+            "private one"
         )
-    with servers.running_nats() as server:
-        yield NatsRig(server.url)
+    yield NatsRig(url)
 
 
 _RIGS: Final[dict[str, Callable[[], AbstractContextManager[Rig]]]] = {"nats": nats_rig, "kafka": kafka_rig}

