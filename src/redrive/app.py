@@ -5,12 +5,13 @@ What it is told (``registry``), what it is asked (``operations``), and here: ope
 
 import asyncio
 import os
+import re
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
-from urllib.parse import unquote, urlsplit
+from typing import Any, Final, Self, TypeVar, Unpack
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from redrive import caller, notice, tracing
 from redrive.batch import Batches
@@ -42,12 +43,14 @@ from redrive.schedule import Schedules
 from redrive.selfcheck import SelfCheck
 from redrive.store.base import Store
 from redrive.store.rows import first_of_each_key, postgres_values, published_from, sqlite_values, unanswered
-from redrive.store.sql import Statement, load
+from redrive.store.sql import SCHEMA, Statement, load
 from redrive.transport.envelope import is_foreign, stamped
 from redrive.transport.traffic import Traffic
 from redrive.worker import Worker
 
 T = TypeVar("T")
+
+_SCHEMA_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
 class Redrive(Operations):
@@ -68,10 +71,13 @@ class Redrive(Operations):
         notify: bool = True,
         approval_above: int | None = None,
         mask: Sequence[str] = DEFAULT_NAMES,
+        schema: str | None = None,
         clock: Clock | None = None,
     ) -> None:
         """Name the database; nothing is opened yet.
 
+        ``schema``: the PostgreSQL schema of all tables, views and functions (default ``redrive``), so that several apps
+        can share a database; on SQLite it is the prefix of their names. ``?schema=`` in the URL sets it too.
         ``migrate``: create missing tables when opening. On by default for SQLite, off for PostgreSQL, where
         `redrive migrate` is a step of your deployment. ``approval_above``: a redrive of more events than this needs
         the approval of a second person; where the database says a smaller number for everybody, that one holds.
@@ -93,7 +99,7 @@ class Redrive(Operations):
         self._notify = notify
         self.approval_above = approval_above
         self.mask = Mask.of(mask)
-        self._store = store_for(url, self.clock, notify=notify)
+        self._store = store_for(url, self.clock, notify=notify, schema=schema)
         self._migrate = self._store.name == "sqlite" if migrate is None else migrate
         self._opened = False
         self._opening: asyncio.Lock | None = None
@@ -104,14 +110,14 @@ class Redrive(Operations):
         self._portal: _Portal | None = None
         self._portal_lock = threading.Lock()
         self.schedules = Schedules(self._ready, self.new_events)
-        self.reservations = Reservations(self._ready, lambda: self.clock, self._beside)
+        self.reservations = Reservations(self._ready, lambda: self.clock, self._beside, self._store.schema)
         self.locks = Locks(self._ready, self.reservations)
         self.reconcilers = Reconcilers(
             self._ready, self.new_events, self.limits, self.rules, self._register, self.schedules.add, self.counts
         )
         self.batches = Batches(
             self._ready, lambda: self.clock, self.new_events, lambda type_: self._targets.get(type_, ()),
-            source=self._source, generation=self._generation,
+            source=self._source, generation=self._generation, schema=self._store.schema,
         )  # fmt: skip
         """Events that belong together: open, find and close batches."""
         self._notices = Notices(self._ready, self.clock, self.new_events, self.mask)
@@ -267,7 +273,7 @@ class Redrive(Operations):
     def _calls(self, connection: Any, rows: list[NewEvent]) -> list[tuple[Statement, dict[str, Any]]]:
         """Say what to run on the caller's connection: one statement on PostgreSQL, one a row on SQLite."""
         spoken = caller.dialect(connection)
-        statement = load(spoken, "publish")
+        statement = load(spoken, "publish", self._store.schema)
         if spoken == "postgres":
             values = postgres_values(first_of_each_key(rows), self.clock.database_now(), notify=self._notify)
             return [(statement, values)] if rows else []
@@ -387,14 +393,16 @@ class Redrive(Operations):
         return self._store
 
 
-def store_for(url: str, clock: Clock, *, notify: bool = True) -> Store:
+def store_for(url: str, clock: Clock, *, notify: bool = True, schema: str | None = None) -> Store:
     """Choose the store by the URL."""
     try:
+        url, named = without_schema(url)
         parts = urlsplit(url)
         scheme, _ = parts.scheme, parts.port
     except ValueError as error:
         message = f"{url!r} is not a URL ({error}): use sqlite:///file.db or postgresql://user@host:5432/database"
         raise ConfigurationError(message) from error
+    schema = checked_schema(schema, named)
     if scheme == "sqlite":
         from redrive.store.sqlite import SqliteStore  # noqa: PLC0415 - a driver is imported when it is asked for
 
@@ -404,23 +412,50 @@ def store_for(url: str, clock: Clock, *, notify: bool = True) -> Store:
                 f"{url!r} names no file: write sqlite:///orders.db, sqlite:////var/lib/orders.db or sqlite:///:memory:"
             )
             raise ConfigurationError(message)
-        return SqliteStore(path, clock)
+        return SqliteStore(path, clock, schema=schema)
     if scheme in ("postgresql", "postgres"):
         try:
             from redrive.store.postgres import PostgresStore  # noqa: PLC0415 - as above
         except ModuleNotFoundError as error:
             message = f"PostgreSQL needs the driver {error.name}: pip install 'redrive[postgres]'"
             raise MissingDriver(message) from error
-        return PostgresStore(url, clock, notify=notify)
+        return PostgresStore(url, clock, notify=notify, schema=schema)
     message = f"{url!r} is not a database redrive knows: use sqlite:///file.db or postgresql://user@host/database"
     raise ConfigurationError(message)
+
+
+def without_schema(url: str) -> tuple[str, str | None]:
+    """Take ``?schema=`` out of a URL; return the rest and the schema that it names, if any."""
+    head, mark, query = url.rpartition("?")
+    pairs = parse_qsl(query, keep_blank_values=True) if mark else []
+    named = [value for name, value in pairs if name == "schema"]
+    if not named:
+        return url, None
+    rest = urlencode([(name, value) for name, value in pairs if name != "schema"])
+    return f"{head}?{rest}" if rest else head, named[-1]
+
+
+def checked_schema(given: str | None, named: str | None) -> str:
+    """Decide on the schema of the tables: the parameter, the URL, or the default."""
+    if given is not None and named is not None and given != named:
+        raise ConfigurationError(f"schema={given!r} and ?schema={named} in the URL name different schemas: use one")
+    schema = SCHEMA if given is None and named is None else given if named is None else named
+    if not isinstance(schema, str) or not _SCHEMA_NAME.fullmatch(schema):
+        raise ConfigurationError(
+            f"schema takes 1 to 40 lower-case letters, digits and underscores, a letter first, not {schema!r}"
+        )
+    if schema.startswith(("pg_", "sqlite")):
+        raise ConfigurationError(
+            f"schema must not begin with pg_ or sqlite, which belong to the database: not {schema!r}"
+        )
+    return schema
 
 
 class _Portal:
     """A thread with an event loop and a store of its own, for callers that have none."""
 
     def __init__(self, app: Redrive) -> None:
-        self._store = store_for(app.url, app.clock, notify=app._notify)  # noqa: SLF001 - a part of the app
+        self._store = store_for(app.url, app.clock, notify=app._notify, schema=app.store.schema)  # noqa: SLF001 - a part of the app
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="redrive-portal", daemon=True)
         self._thread.start()

@@ -23,7 +23,7 @@ from redrive.event import LIVE, HasId, NewEvent, Options, Priority, Published, S
 from redrive.instant import from_micros, iso, to_micros
 from redrive.payload import check_text
 from redrive.store.base import Store, Transaction
-from redrive.store.sql import load
+from redrive.store.sql import SCHEMA, load
 
 FIRST_NOTICE: Final = "redrive.batch.first_notice"
 FINAL_NOTICE: Final = "redrive.batch.final_notice"
@@ -263,9 +263,11 @@ class Batches:
         *,
         source: str,
         generation: int,
+        schema: str = SCHEMA,
     ) -> None:
         self._ready = ready
         self._clock = clock
+        self._schema = schema
         self._hands = Hands(ready, new_events)
         self._targets = targets
         self._source = source
@@ -394,8 +396,8 @@ class Batches:
         named = str(_uuid(batch if isinstance(batch, UUID | str) else batch.id))
         now = to_micros(self._clock().now()) if spoken == "sqlite" else self._clock().database_now()
         return [
-            (load(spoken, "batch_close"), {"id": named, "by": None, "now": now}),
-            (load(spoken, "batch_get"), {"id": named}),
+            (load(spoken, "batch_close", self._schema), {"id": named, "by": None, "now": now}),
+            (load(spoken, "batch_get", self._schema), {"id": named}),
         ]
 
     @staticmethod

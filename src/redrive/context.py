@@ -198,9 +198,7 @@ class Context:
 
     async def once_in(self, connection: Any) -> bool:
         """Record the idempotency key in a transaction of your own; ``False``: it was there, do nothing."""
-        return await mark_handled_in(
-            connection, self.target, self.idempotency_key, self._row[ID], self._desk.store.clock.now()
-        )
+        return await mark_handled_in(self._desk.store, connection, self.target, self.idempotency_key, self._row[ID])
 
     # Steps
 
@@ -293,9 +291,7 @@ class Context:
 
     def once_in_sync(self, connection: Any) -> bool:
         """``once_in`` for ``def`` handlers with a connection of a synchronous library."""
-        return mark_handled_in_sync(
-            connection, self.target, self.idempotency_key, self._row[ID], self._desk.store.clock.now()
-        )
+        return mark_handled_in_sync(self._desk.store, connection, self.target, self.idempotency_key, self._row[ID])
 
     def _new_events(self, type_: str, payload: Any, **options: Unpack[Options]) -> list[NewEvent]:
         options.setdefault("correlation_id", self.correlation_id)

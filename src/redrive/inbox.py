@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import accumulate
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -189,20 +188,20 @@ class ThreadTransaction:
         ).result()
 
 
-async def mark_handled_in(connection: Any, target: str, idempotency_key: str, event_id: Any, now: datetime) -> bool:
+async def mark_handled_in(store: Store, connection: Any, target: str, idempotency_key: str, event_id: Any) -> bool:
     """Record a key in the caller's own transaction; ``False`` when it was there."""
-    return bool(await caller.run(connection, *_handled(connection, target, idempotency_key, event_id, now)))
+    return bool(await caller.run(connection, *_handled(store, connection, target, idempotency_key, event_id)))
 
 
-def mark_handled_in_sync(connection: Any, target: str, idempotency_key: str, event_id: Any, now: datetime) -> bool:
+def mark_handled_in_sync(store: Store, connection: Any, target: str, idempotency_key: str, event_id: Any) -> bool:
     """Record a key in the caller's own transaction, without an event loop."""
-    return bool(caller.run_sync(connection, *_handled(connection, target, idempotency_key, event_id, now)))
+    return bool(caller.run_sync(connection, *_handled(store, connection, target, idempotency_key, event_id)))
 
 
 def _handled(
-    connection: Any, target: str, idempotency_key: str, event_id: Any, now: datetime
+    store: Store, connection: Any, target: str, idempotency_key: str, event_id: Any
 ) -> tuple[Statement, dict[str, Any]]:
     spoken = caller.dialect(connection)
-    at = to_micros(now) if spoken == "sqlite" else None
+    at = to_micros(store.clock.now()) if spoken == "sqlite" else None
     values = {"target": target, "idempotency_key": idempotency_key, "event_id": event_id, "now": at}
-    return load(spoken, "handled"), values
+    return load(spoken, "handled", store.schema), values

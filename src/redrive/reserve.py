@@ -21,7 +21,7 @@ from redrive.errors import BadDuration, ConfigurationError, Refused, Reservation
 from redrive.instant import from_micros, iso, to_micros
 from redrive.payload import check_text, check_whole, encode
 from redrive.store.base import Store
-from redrive.store.sql import Statement, load
+from redrive.store.sql import SCHEMA, Statement, load
 
 Span = str | float | timedelta
 T = TypeVar("T")
@@ -125,10 +125,13 @@ class Beside(Protocol):
 class Reservations:
     """``app.reservations``: take scarce things, and see who holds them."""
 
-    def __init__(self, ready: Callable[[], Awaitable[Store]], clock: Callable[[], Clock], beside: Beside) -> None:
+    def __init__(
+        self, ready: Callable[[], Awaitable[Store]], clock: Callable[[], Clock], beside: Beside, schema: str = SCHEMA
+    ) -> None:
         self.ready = ready
         self.beside = beside
         self._clock = clock
+        self._schema = schema
 
     # Taking
 
@@ -200,7 +203,7 @@ class Reservations:
         """Say what to run on the caller's own connection."""
         spoken = caller.dialect(connection)
         now = to_micros(self._clock().now()) if spoken == "sqlite" else self._clock().database_now()
-        return load(spoken, verb), {**values, "now": now}
+        return load(spoken, verb, self._schema), {**values, "now": now}
 
     # Looking and acting
 

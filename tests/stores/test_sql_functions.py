@@ -163,7 +163,7 @@ async def test_a_publish_and_a_replay_from_sql_wake_whoever_listens(
 
         psql.execute("select redrive.publish('t', '1', p_queue => 'slow')")
         psql.execute("select redrive.outbox_replay(%s, 0, 'ann')", (dead,))
-        heard = [note.payload for note in listener.notifies(timeout=5, stop_after=2)]
+        heard = [note.payload for note in listener.notifies(timeout=60, stop_after=2)]
 
     assert heard == ["slow", "default"]
     await hands.claims.close()

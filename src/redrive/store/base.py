@@ -168,6 +168,8 @@ class Store(Protocol):
     """The contract. One conformance suite runs against every implementation."""
 
     name: str
+    schema: str
+    """The schema of the tables on PostgreSQL; on SQLite the prefix of their names."""
     clock: Clock
 
     async def open(self) -> None: ...

@@ -59,12 +59,21 @@ from redrive.store.rows import (
     published_from,
     unanswered,
 )
-from redrive.store.sql import FIRST_ROLLING, Clauses, Statement, load, migrations, needs, with_clauses
+from redrive.store.sql import (
+    FIRST_ROLLING,
+    SCHEMA,
+    Clauses,
+    Statement,
+    in_schema,
+    load,
+    migrations,
+    needs,
+    with_clauses,
+)
 from redrive.store.watermark import Watermark
 
 T = TypeVar("T")
 
-CHANNEL: Final = "redrive"
 OPERATOR: Final = "operator"
 _MIGRATION_LOCK: Final = 0x7265_6472_6976_65  # "redrive"
 _TRAIL_PAGE: Final = 5_000
@@ -134,8 +143,13 @@ _ONE_OF_A_KEY: Final = "outbox_key_in_flight"
 _IN_ORDER: Final = itemgetter(PRIORITY, DUE_AT)
 
 
-def _sql(verb: str) -> Statement:
-    return load("postgres", verb)
+def _sql(connection: Any, verb: str) -> Statement:
+    return load("postgres", verb, connection.schema)
+
+
+def _own(connection: Any, text: str) -> str:
+    """Write a short statement of ours for the tables of this connection."""
+    return in_schema("postgres", text, connection.schema)
 
 
 class _Known(NamedTuple):
@@ -145,13 +159,14 @@ class _Known(NamedTuple):
 
 
 class _Connection(asyncpg.Connection):
-    """One that asks for the server's own types once a process.
+    """One that knows the schema of our tables, and asks for the server's own types once a process.
 
     asyncpg asks anew on every connection, for arrays too: four round trips and 9 ms of the server at the first claim,
     and again at the first failure. The ids of these types are the same on every server.
     """
 
-    __slots__ = ()
+    __slots__ = ("schema",)
+    schema: str
     _types: ClassVar[dict[frozenset[int], Any]] = {}
 
     async def _introspect_types(self, typeoids: Iterable[int], timeout: float | None) -> tuple[Any, Any]:  # noqa: ASYNC109
@@ -220,9 +235,11 @@ class PostgresStore:
     name = "postgres"
 
     def __init__(
-        self, url: str, clock: Clock, *, call_seconds: float = 30.0, pool_size: int = 10, notify: bool = True
-    ) -> None:
+        self, url: str, clock: Clock, *, schema: str = SCHEMA, call_seconds: float = 30.0, pool_size: int = 10,
+        notify: bool = True,
+    ) -> None:  # fmt: skip
         self.clock = clock
+        self.schema = schema
         self.notify = notify
         self._url, options = _without_options(url)
         self._pooled = options.get("pooler") == "transaction"  # pgbouncer: no LISTEN, no SET, no named statements
@@ -262,6 +279,7 @@ class PostgresStore:
             statement_cache_size=0 if self._pooled else 100,
             connection_class=_Connection if self._pooled else _OwnConnection,
         )  # fmt: skip
+        connection.schema = self.schema
         if not self._pooled:
             try:
                 await connection.execute(_EVERYWHERE + (_PLANNER if hot else ""))
@@ -291,12 +309,16 @@ class PostgresStore:
             self._pool.give(connection)
 
     async def _fetch(self, verb: str, **values: Any) -> list[Any]:
-        query = _sql(verb)
+        query = self.sql(verb)
         with translating(self._place):
             return await self._run(lambda connection: connection.fetch(query.numbered, *query.values(values)))
 
     def _now(self) -> datetime | None:
         return self.clock.database_now()
+
+    def sql(self, verb: str) -> Statement:
+        """Load a statement for the tables of this store."""
+        return load("postgres", verb, self.schema)
 
     # Schema
 
@@ -319,7 +341,7 @@ class PostgresStore:
 
         async def job(connection: Any) -> list[str]:
             done, applied = [], await _version_of(connection)  # most of the time all, and then without the lock
-            for version, name, text in migrations("postgres"):
+            for version, name, text in migrations("postgres", self.schema):
                 if to is not None and version > to:
                     break
                 if version <= applied:
@@ -330,15 +352,11 @@ class PostgresStore:
                     if version <= await _version_of(connection):
                         continue
                     await connection.execute(text)
-                    await connection.execute(
-                        "insert into redrive.schema_version (version, name) values ($1, $2)", version, name
-                    )
+                    noted = _own(connection, "insert into redrive.schema_version (version, name) values ($1, $2)")
+                    await connection.execute(noted, version, name)
                     if version >= FIRST_ROLLING:
-                        await connection.execute(
-                            "update redrive.schema_version set needs = $2 where version = $1",
-                            version,
-                            needs("postgres", version),
-                        )
+                        noted = _own(connection, "update redrive.schema_version set needs = $2 where version = $1")
+                        await connection.execute(noted, version, needs("postgres", version))
                     done.append(f"{version:04d}_{name}")
             return done
 
@@ -423,7 +441,7 @@ class PostgresStore:
     async def pulse(self) -> AsyncIterator[Beat]:
         """Give the heartbeat thread a connection of its own, in its own event loop."""
         held: list[asyncpg.Connection[Any]] = []
-        query, expire = _sql("heartbeat"), _sql("expire")
+        query, expire = self.sql("heartbeat"), self.sql("expire")
 
         async def beat(session_id: UUID, lease_seconds: float, overdue: Sequence[Row] = ()) -> bool:
             with translating(self._place):
@@ -487,7 +505,7 @@ class PostgresStore:
                 continue
             try:
                 connection.add_termination_listener(lambda _connection: lost.set())  # noqa: B023
-                await connection.add_listener(CHANNEL, lambda *_: wake())
+                await connection.add_listener(self.schema, lambda *_: wake())
                 wake()  # whatever was notified while nobody listened
                 while not lost.is_set():
                     # A look now and then finds a connection that died without saying so.
@@ -550,18 +568,18 @@ class PostgresStore:
             async def gone(verb: str, before: datetime | None) -> int:
                 if before is None:
                     return 0
-                query = _sql(verb)
+                query = self.sql(verb)
                 tag = await connection.execute(query.numbered, *query.values({"before": before, "limit": limit}))
                 return int(tag.rsplit(" ", 1)[1])
 
             async def failed(before: datetime | None) -> int:
                 if before is None:
                     return 0
-                query = _sql("purge_failed")
+                query = self.sql("purge_failed")
                 values = {"before": before, "limit": limit, "now": self._now()}
                 rows = await connection.fetch(query.numbered, *query.values(values))
                 counted = [row[0] for row in rows if row[0] is not None]
-                await connection.execute(_sql("group_uncount").numbered, counted)
+                await connection.execute(self.sql("group_uncount").numbered, counted)
                 return len(rows)
 
             transaction = connection.transaction(isolation="read_committed")
@@ -594,7 +612,7 @@ class PostgresStore:
 
     async def ask(self, verb: str, clauses: Clauses = (), **values: Any) -> list[dict[str, Any]]:
         """Run one of our statements outside any transaction."""
-        query = with_clauses(_sql(verb), clauses)
+        query = with_clauses(self.sql(verb), clauses)
         with translating(self._place):
             rows = await self._run(
                 lambda connection: connection.fetch(query.numbered, *query.values({"now": self._now(), **values}))
@@ -606,7 +624,7 @@ class PostgresStore:
         return await self.ask(verb, **values)
 
     async def event(self, event_id: UUID) -> Event | None:
-        text = _sql("event").numbered.format(columns=", ".join(EVENT_COLUMNS))
+        text = self.sql("event").numbered.format(columns=", ".join(EVENT_COLUMNS))
         with translating(self._place):
             row = await self._run(lambda connection: connection.fetchrow(text, event_id))
         return None if row is None else event_from(row)
@@ -695,7 +713,7 @@ class PostgresClaims:
         Another claim may have taken an event of the same ordering key meanwhile: nothing was written then, and a new
         snapshot sees the other one. If it goes on like that, settle without claiming.
         """
-        query = _sql("turn")
+        query = self._store.sql("turn")
         values = {
             "now": self._store.clock.database_now(),
             "ids": [row[ID] for row in delivered],
@@ -726,7 +744,7 @@ class PostgresClaims:
         )
 
     async def _put_back(self, connection: Any, put_back: Sequence[tuple[Row, float]]) -> list[Any]:
-        query = _sql("put_back")
+        query = self._store.sql("put_back")
         values = {
             "ids": [row[ID] for row, _ in put_back],
             "fences": [row[FENCE] for row, _ in put_back],
@@ -737,7 +755,7 @@ class PostgresClaims:
         return [row[ID] for row, _ in put_back if row[ID] not in accepted]
 
     async def _unsettled(self, connection: Any, leases: Sequence[tuple[Any, int, str]]) -> list[Any]:
-        query = _sql("unsettled")
+        query = self._store.sql("unsettled")
         ids, fences, statuses = zip(*leases, strict=True)
         return [row[0] for row in await connection.fetch(query.numbered, list(ids), list(fences), list(statuses))]
 
@@ -760,7 +778,7 @@ class PostgresClaims:
         return len(await self._query("forget", {**values, "until": until}))
 
     async def _query(self, verb: str, values: Mapping[str, Any]) -> list[Any]:
-        query = _sql(verb)
+        query = self._store.sql(verb)
         return await self._ask(query.numbered, *query.values(values))
 
     async def _ask(self, text: str, *values: Any) -> list[Any]:
@@ -849,7 +867,7 @@ class PostgresTransaction:
 
     async def run(self, verb: str, clauses: Clauses = (), **values: Any) -> list[dict[str, Any]]:
         """Run one of our statements."""
-        query = with_clauses(_sql(verb), clauses)
+        query = with_clauses(_sql(self.connection, verb), clauses)
         with translating(self._place):
             rows = await self.connection.fetch(query.numbered, *query.values({"now": self._now, **values}))
         return [dict(row) for row in rows]
@@ -882,17 +900,18 @@ class PostgresTransaction:
             await _write_trail(self.connection, self._now, entries)
 
     async def _query(self, verb: str, **values: Any) -> list[Any]:
-        query = _sql(verb)
+        query = _sql(self.connection, verb)
         with translating(self._place):
             return list(await self.connection.fetch(query.numbered, *query.values(values)))
 
 
 async def _version_of(connection: Any) -> int:
     # Not by `to_regclass`: in a transaction that has waited for a lock, it may still answer for the time before.
-    known = "select from pg_catalog.pg_tables where schemaname = 'redrive' and tablename = 'schema_version'"
-    if not await connection.fetch(known):
+    known = "select from pg_catalog.pg_tables where schemaname = $1 and tablename = 'schema_version'"
+    if not await connection.fetch(known, connection.schema):
         return 0
-    return int(await connection.fetchval("select coalesce(max(version), 0) from redrive.schema_version"))
+    latest = _own(connection, "select coalesce(max(version), 0) from redrive.schema_version")
+    return int(await connection.fetchval(latest))
 
 
 async def _schema_of(connection: Any) -> tuple[int, int]:
@@ -900,7 +919,7 @@ async def _schema_of(connection: Any) -> tuple[int, int]:
     found = await _version_of(connection)
     if found < FIRST_ROLLING:
         return found, found
-    return found, int(await connection.fetchval("select max(needs) from redrive.schema_version"))
+    return found, int(await connection.fetchval(_own(connection, "select max(needs) from redrive.schema_version")))
 
 
 async def publish_rows(
@@ -909,14 +928,14 @@ async def publish_rows(
     """Insert events on this connection, in its transaction if it is in one."""
     plain = all(event.retry_key is None and not event.has_deadline for event in events)
     if len(events) == 1 and plain:
-        one = _sql("publish_one")
+        one = _sql(connection, "publish_one")
         await connection.fetch(one.numbered, *one.values(postgres_one(events[0], now, notify=notify)))
         return published_from(events, ())
     if plain:
-        new = _sql("publish_new")
+        new = _sql(connection, "publish_new")
         await connection.fetch(new.numbered, *new.values(postgres_new(events, now, notify=notify)))
         return published_from(events, ())
-    query = _sql("publish")
+    query = _sql(connection, "publish")
     rows: list[Any] = []
     asked = first_of_each_key(events)
     while asked:
@@ -930,7 +949,7 @@ async def settle_rows(
     connection: Any, settlements: Sequence[Settlement], now: datetime | None, *, chain: str, actor: str
 ) -> set[Any]:
     """Write down unhappy attempts with their trail entries; return the ids that were accepted."""
-    query = _sql("settle")
+    query = _sql(connection, "settle")
     values = {
         "now": now,
         "chain": chain,
@@ -959,7 +978,7 @@ async def _write_trail(
     now: datetime | None,
     entries: Sequence[Entry],
 ) -> None:
-    query = _sql("write_trail")
+    query = _sql(connection, "write_trail")
     values = {
         "chain": OPERATOR,
         "now": now,

@@ -15,6 +15,21 @@ _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 _COMMENT = re.compile(r"--[^\n]*")
 _NEEDS = re.compile(r"^-- Needs: (\d+)$", re.MULTILINE)
 _PLACE = re.compile(r"\{([a-z]+)\}")
+# PostgreSQL: a name in our schema, or a text that is about the schema: a channel, a lock, a setting, a catalogue entry.
+# Event types such as 'redrive.compensate' are texts too, and stay.
+_IN_SCHEMA = re.compile(
+    r"(?P<about>(?:(?:pg_notify|hashtextextended|set_config|current_setting)\(|schemaname = )')"
+    r"redrive(?P<rest>\b[^']*')"
+    r"|'redrive(?P<class>\.[a-z_]+'::regclass)"
+    r"|(?P<kept>'[^']*'|--[^\n]*)"
+    r"|(?P<made>create schema if not exists )redrive\b"
+    r"|(?<![\w.])redrive(?=\.[a-z_])"
+)
+# SQLite: the prefix of our tables, indexes and triggers.
+_PREFIXED = re.compile(r"(?P<kept>'[^']*'|--[^\n]*|\bredrive_id\b)|(?<![\w.])redrive(?=_[a-z])")
+
+SCHEMA = "redrive"
+"""The schema of our tables on PostgreSQL, and their prefix on SQLite, unless an app names another."""
 
 FIRST_ROLLING = 14
 """From this schema on a database says which code may work on it; earlier code wants the very schema that it knows."""
@@ -70,19 +85,40 @@ def statement(verb: str, text: str) -> Statement:
 
 
 @cache
-def load(store: str, verb: str) -> Statement:
-    """Load ``<store>/<verb>.sql``."""
-    return statement(verb, _folder(store).joinpath(f"{verb}.sql").read_text(encoding="utf-8"))
+def load(store: str, verb: str, schema: str = SCHEMA) -> Statement:
+    """Load ``<store>/<verb>.sql`` for tables in this schema."""
+    text = _folder(store).joinpath(f"{verb}.sql").read_text(encoding="utf-8")
+    return statement(verb, in_schema(store, text, schema))
 
 
 @cache
-def migrations(store: str) -> Sequence[tuple[int, str, str]]:
+def in_schema(store: str, text: str, schema: str) -> str:
+    """Rewrite SQL of ours, which names the default schema, for tables in another one."""
+    if schema == SCHEMA:
+        return text
+    return (_PREFIXED if store == "sqlite" else _IN_SCHEMA).sub(lambda match: _renamed(match, schema), text)
+
+
+def _renamed(match: re.Match[str], schema: str) -> str:
+    found: dict[str, str | None] = match.groupdict()
+    if found["kept"] is not None:
+        return found["kept"]
+    if match.re is _PREFIXED:
+        return schema
+    if found["about"] is not None:
+        return f"{found['about']}{schema}{found['rest']}"
+    quoted = f'"{schema}"'  # it may be a word of SQL, like order
+    return f"'{quoted}{found['class']}" if found["class"] is not None else f"{found['made'] or ''}{quoted}"
+
+
+@cache
+def migrations(store: str, schema: str = SCHEMA) -> Sequence[tuple[int, str, str]]:
     """List the migrations of a store as (version, name, text), in order."""
     found = []
     for entry in _folder(store).joinpath("migrations").iterdir():
         if entry.name.endswith(".sql"):
             number, _, name = entry.name.removesuffix(".sql").partition("_")
-            found.append((int(number), name, entry.read_text(encoding="utf-8")))
+            found.append((int(number), name, in_schema(store, entry.read_text(encoding="utf-8"), schema)))
     return sorted(found)
 
 

@@ -62,8 +62,8 @@ from redrive.store.base import (
     replayed_meanwhile,
 )
 from redrive.store.rows import SQLITE_ORDER, published_from, sqlite_row
-from redrive.store.sql import FIRST_ROLLING, Clauses, Statement, load, migrations, needs, with_clauses
-from redrive.store.writer import GO_ON, ROLLED_BACK, Writer, translated
+from redrive.store.sql import FIRST_ROLLING, SCHEMA, Clauses, Statement, load, migrations, needs, with_clauses
+from redrive.store.writer import GO_ON, ROLLED_BACK, Connection, Writer, own, schema_of, translated
 from redrive.trail import entry_hash
 
 T = TypeVar("T")
@@ -76,8 +76,8 @@ OPERATOR: Final = "operator"
 _IN_ORDER: Final = itemgetter(DUE_AT)
 
 
-def _sql(verb: str) -> Statement:
-    return load("sqlite", verb)
+def _sql(connection: sqlite3.Connection, verb: str) -> Statement:
+    return load("sqlite", verb, schema_of(connection))
 
 
 class SqliteStore:
@@ -86,8 +86,11 @@ class SqliteStore:
     name = "sqlite"
     writes_with: type[Writer] = Writer
 
-    def __init__(self, path: str, clock: Clock, *, busy_seconds: float = 30.0, synchronous: str = "FULL") -> None:
+    def __init__(
+        self, path: str, clock: Clock, *, schema: str = SCHEMA, busy_seconds: float = 30.0, synchronous: str = "FULL"
+    ) -> None:
         self.path = path
+        self.schema = schema
         self.clock = clock
         self._memory = path == ":memory:"
         self._busy_seconds = busy_seconds
@@ -126,13 +129,20 @@ class SqliteStore:
     async def version(self) -> str:
         return f"SQLite {sqlite3.sqlite_version}"
 
+    def sql(self, verb: str) -> Statement:
+        """Load a statement for the tables of this store."""
+        return load("sqlite", verb, self.schema)
+
     def _connect(self, *, query_only: bool = False) -> sqlite3.Connection:
         folder = Path(self.path).parent
         if not self._memory and not folder.is_dir():
             message = f"the folder of {self.path} does not exist: create {folder}, or name another file"
             raise ConfigurationError(message)
         try:
-            connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=5.0)
+            connection = sqlite3.connect(
+                self.path, isolation_level=None, check_same_thread=False, timeout=5.0, factory=Connection
+            )
+            connection.schema = self.schema
             connection.execute(f"pragma synchronous={self._synchronous}")
             if query_only:
                 connection.execute("pragma query_only=on")
@@ -222,7 +232,7 @@ class SqliteStore:
 
         def job(connection: sqlite3.Connection) -> list[str]:
             done = []
-            for version, name, text in migrations("sqlite"):
+            for version, name, text in migrations("sqlite", self.schema):
                 if to is not None and version > to:
                     break
                 if self._apply(connection, version, name, text):
@@ -243,13 +253,12 @@ class SqliteStore:
             for part in _split(text):
                 connection.execute(part)
             connection.execute(
-                "insert into redrive_schema_version (version, name, applied_at) values (?, ?, ?)",
+                own(connection, "insert into redrive_schema_version (version, name, applied_at) values (?, ?, ?)"),
                 (version, name, to_micros(self.clock.now())),
             )
             if version >= FIRST_ROLLING:
-                connection.execute(
-                    "update redrive_schema_version set needs = ? where version = ?", (needs("sqlite", version), version)
-                )
+                noted = own(connection, "update redrive_schema_version set needs = ? where version = ?")
+                connection.execute(noted, (needs("sqlite", version), version))
             connection.execute("commit")
         except sqlite3.Error as error:
             with suppress(sqlite3.Error):
@@ -294,7 +303,7 @@ class SqliteStore:
         """Commit, and renew the session: no heartbeat came through while the transaction held the file."""
         if self._renewal is not None:
             values = {**self._renewal, "now": self.writer.now()}
-            self.writer.connection.execute(_sql("heartbeat").text, values).fetchone()
+            self.writer.connection.execute(self.sql("heartbeat").text, values).fetchone()
         self.writer.commit(now, before)
 
     # Sessions, claims, sweep
@@ -306,7 +315,9 @@ class SqliteStore:
             "concurrency": session.concurrency, "generation": session.generation, "lease": int(lease_seconds * 1e6),
         }  # fmt: skip
         await self.writer.do(
-            lambda connection, now: connection.execute(_sql("session_begin").text, {**values, "now": now}).rowcount
+            lambda connection, now: (
+                connection.execute(_sql(connection, "session_begin").text, {**values, "now": now}).rowcount
+            )
         )
         self.renew_with(session.id, lease_seconds)
 
@@ -317,16 +328,16 @@ class SqliteStore:
     async def end_session(self, session_id: UUID) -> None:
         await self.writer.do(
             lambda connection, now: (
-                connection.execute(_sql("session_end").text, {"id": str(session_id), "now": now}).rowcount
+                connection.execute(_sql(connection, "session_end").text, {"id": str(session_id), "now": now}).rowcount
             )
         )
 
     async def heartbeat(self, session_id: UUID, lease_seconds: float, overdue: Sequence[Row] = ()) -> bool:
         def job(connection: sqlite3.Connection, now: int) -> bool:
             for row in overdue:
-                connection.execute(_sql("expire").text, {"id": row[ID], "fence": row[FENCE], "now": now})
+                connection.execute(_sql(connection, "expire").text, {"id": row[ID], "fence": row[FENCE], "now": now})
             values = {"id": str(session_id), "lease": int(lease_seconds * 1e6), "now": now}
-            return connection.execute(_sql("heartbeat").text, values).fetchone() is not None
+            return connection.execute(_sql(connection, "heartbeat").text, values).fetchone() is not None
 
         return bool(await self.writer.do(job))
 
@@ -336,7 +347,7 @@ class SqliteStore:
         yield self.heartbeat
 
     async def sessions(self) -> list[Session]:
-        rows = await self._read(lambda connection: connection.execute(_sql("sessions").text).fetchall())
+        rows = await self._read(lambda connection: connection.execute(_sql(connection, "sessions").text).fetchall())
         return [
             Session(
                 UUID(row[0]), row[1], row[2], row[3], tuple(json.loads(row[4])), tuple(json.loads(row[5])), row[6],
@@ -351,7 +362,7 @@ class SqliteStore:
 
     async def sweep(self, session_id: UUID, *, max_lost: int, limit: int, base_seconds: float, actor: str) -> list[Row]:
         def job(connection: sqlite3.Connection, now: int) -> list[Row]:
-            connection.execute(_sql("session_expire").text, {"now": now})
+            connection.execute(_sql(connection, "session_expire").text, {"now": now})
             values = {
                 "now": now,
                 "max_lost": max_lost,
@@ -359,7 +370,7 @@ class SqliteStore:
                 "session": str(session_id),
                 "base": int(base_seconds * 1e6),
             }
-            rows = connection.execute(_sql("sweep").text, values).fetchall()
+            rows = connection.execute(_sql(connection, "sweep").text, values).fetchall()
             entries = [
                 (
                     row[ID],
@@ -415,9 +426,12 @@ class SqliteStore:
                 _revise(connection, now, event, payload, by, reason)
             redrive_id = str(self.clock.new_id())
             connection.execute(
-                "insert into redrive_redrive (id, state, selection, sentence, total, ready, planned_by, planned_at,"
-                " expires_at, started_by, started_at, reason, generation, from_start, max_in_flight)"
-                " values (?1, 'running', ?2, ?3, 1, 1, ?4, ?5, ?5 + 86400000000, ?4, ?5, ?6, ?7, ?8, 1)",
+                own(
+                    connection,
+                    "insert into redrive_redrive (id, state, selection, sentence, total, ready, planned_by, planned_at,"
+                    " expires_at, started_by, started_at, reason, generation, from_start, max_in_flight)"
+                    " values (?1, 'running', ?2, ?3, 1, 1, ?4, ?5, ?5 + 86400000000, ?4, ?5, ?6, ?7, ?8, 1)",
+                ),
                 (
                     redrive_id,
                     f"id:{event_id}",
@@ -430,13 +444,17 @@ class SqliteStore:
                 ),
             )
             connection.execute(
-                "insert into redrive_redrive_item (redrive_id, position, event_id, cycle, fingerprint, state)"
-                " values (?, 1, ?, ?, ?, 'ready')",
+                own(
+                    connection,
+                    "insert into redrive_redrive_item (redrive_id, position, event_id, cycle, fingerprint, state)"
+                    " values (?, 1, ?, ?, ?, 'ready')",
+                ),
                 (redrive_id, str(event_id), event.cycle, event.fingerprint),
             )
             groups = [] if event.fingerprint is None else [event.fingerprint]
             connection.execute(
-                _sql("redrive_groups").text, {"id": redrive_id, "fingerprints": json.dumps(groups), "members": "[1]"}
+                _sql(connection, "redrive_groups").text,
+                {"id": redrive_id, "fingerprints": json.dumps(groups), "members": "[1]"},
             )
             ((_, why),) = release_rows(connection, now, redrive_id, 1, 0, None, OPERATOR)
             if why is not None:
@@ -470,14 +488,14 @@ class SqliteStore:
                 if before is None:
                     return 0
                 values = {"before": to_micros(before), "limit": limit}
-                names = _sql(verb).names
-                return connection.execute(_sql(verb).text, {name: values[name] for name in names}).rowcount
+                names = _sql(connection, verb).names
+                return connection.execute(_sql(connection, verb).text, {name: values[name] for name in names}).rowcount
 
             def failed(before: datetime | None) -> int:
                 if before is None:
                     return 0
                 values = {"before": to_micros(before), "limit": limit}
-                rows = connection.execute(_sql("purge_failed").text, values).fetchall()
+                rows = connection.execute(_sql(connection, "purge_failed").text, values).fetchall()
                 uncount_dead(connection, [row[0] for row in rows])
                 promote(connection, now, [row[1:] for row in rows])
                 return len(rows)
@@ -514,7 +532,7 @@ class SqliteStore:
         """Run one of our statements outside any transaction."""
 
         def job(connection: sqlite3.Connection) -> list[dict[str, Any]]:
-            query = with_clauses(_sql(verb), clauses)
+            query = with_clauses(_sql(connection, verb), clauses)
             now = self._time(connection) if "now" in query.names else 0
             return run_query(connection, now, query, values)
 
@@ -522,7 +540,7 @@ class SqliteStore:
 
     def _time(self, connection: sqlite3.Connection) -> int:
         """Tell the file's time to whoever only reads: a clock that was set back is not believed here either."""
-        highest: int = connection.execute("select highest from redrive_clock").fetchone()[0]
+        highest: int = connection.execute(own(connection, "select highest from redrive_clock")).fetchone()[0]
         return max(to_micros(self.clock.now()), highest, self.writer.carried(self.clock.monotonic()))
 
     async def write(self, verb: str, **values: Any) -> list[dict[str, Any]]:
@@ -538,26 +556,28 @@ class SqliteStore:
         return await self._read(job)  # type: ignore[no-any-return]
 
     async def counts(self) -> dict[tuple[str, str], int]:
-        rows = await self._read(lambda connection: connection.execute(_sql("counts").text).fetchall())
+        rows = await self._read(lambda connection: connection.execute(_sql(connection, "counts").text).fetchall())
         return {(row[0], row[1]): row[2] for row in rows}
 
     async def overview(self) -> Mapping[str, Any]:
         def job(connection: sqlite3.Connection) -> dict[str, Any]:
-            cursor = connection.execute(_sql("overview").text, {"now": self._time(connection)})
+            cursor = connection.execute(_sql(connection, "overview").text, {"now": self._time(connection)})
             return dict(zip((column[0] for column in cursor.description), cursor.fetchone(), strict=True))
 
         return await self._read(job)  # type: ignore[no-any-return]
 
     async def trail(self, event_id: UUID | None = None) -> AsyncIterator[TrailEntry]:
         if event_id is not None:
-            query, bound = _sql("trail_of_event").text, {"id": str(event_id)}
+            query, bound = self.sql("trail_of_event").text, {"id": str(event_id)}
             for row in await self._read(lambda connection: connection.execute(query, bound).fetchall()):
                 yield _entry(row)
             return
         chain, seq = "", 0
         while True:
             values = {"chain": chain, "seq": seq, "limit": _TRAIL_PAGE}
-            rows = await self._read(lambda connection: connection.execute(_sql("trail").text, values).fetchall())  # noqa: B023
+            rows = await self._read(
+                lambda connection: connection.execute(_sql(connection, "trail").text, values).fetchall()  # noqa: B023
+            )
             for row in rows:
                 yield _entry(row)
             if len(rows) < _TRAIL_PAGE:
@@ -578,8 +598,8 @@ class SqliteClaims:
         self._actor = actor
         self._values = tuple(value for lane in lanes for value in lane)
         rows = ", ".join(f"({n}, ?{3 * n + 2}, ?{3 * n + 3}, ?{3 * n + 4})" for n in range(len(lanes)))
-        self._is_due = with_clauses(_sql("is_due"), {"lanes": rows}).ordered(("now",))
-        self._next_due = with_clauses(_sql("next_due"), {"lanes": rows}).ordered(("now",))
+        self._is_due = with_clauses(store.sql("is_due"), {"lanes": rows}).ordered(("now",))
+        self._next_due = with_clauses(store.sql("next_due"), {"lanes": rows}).ordered(("now",))
 
     async def turn(self, finished: Finished, want: int) -> Turn:
         def job(connection: sqlite3.Connection, now: int) -> Turn:
@@ -606,7 +626,7 @@ class SqliteClaims:
             wanted = {each.id: each for each in finished.settlements}
             lost = settle_rows(connection, now, finished.settlements, self._session, self._actor)
             refused += [each for each in lost if not _stands(connection, each, wanted[each].fence, wanted[each].status)]
-        put_back = _sql("put_back").text
+        put_back = _sql(connection, "put_back").text
         for row, delay in finished.put_back:
             values = {"id": row[ID], "fence": row[FENCE], "delay": int(delay * 1e6), "now": now}
             if connection.execute(put_back, values).fetchone() is None:
@@ -618,7 +638,7 @@ class SqliteClaims:
         claimed: list[Row] = []
         if want <= 0 or not self._alive(connection):
             return claimed
-        text = _sql("claim").text
+        text = _sql(connection, "claim").text
         for queue, priority, generation in self._due(connection, now):
             values = {
                 "session": self._session,
@@ -638,7 +658,7 @@ class SqliteClaims:
 
     def _alive(self, connection: sqlite3.Connection) -> bool:
         """Check that nobody has swept this session; it may claim nothing more until it has begun anew."""
-        query = "select 1 from redrive_session where id = ? and ended_at is null"
+        query = own(connection, "select 1 from redrive_session where id = ? and ended_at is null")
         return connection.execute(query, (self._session,)).fetchone() is not None
 
     async def next_due(self) -> float | None:
@@ -654,7 +674,9 @@ class SqliteClaims:
         values = {"session": self._session, "held": json.dumps(list(held)), "max_lost": max_lost}
         return len(
             await self._store.writer.do(
-                lambda connection, now: connection.execute(_sql("forget").text, {**values, "now": now}).fetchall()
+                lambda connection, now: connection.execute(
+                    _sql(connection, "forget").text, {**values, "now": now}
+                ).fetchall()
             )
         )
 
@@ -687,16 +709,18 @@ class SqliteTransaction:
             "event_id": str(event_id),
             "now": self._now,
         }
-        return await self._run(lambda: self.connection.execute(_sql("handled").text, values).fetchone() is not None)
+        return await self._run(
+            lambda: self.connection.execute(_sql(self.connection, "handled").text, values).fetchone() is not None
+        )
 
     async def deliver(self, event_id: Any, fence: int) -> bool:
         values = {"id": str(event_id), "fence": fence, "now": self._now}
         return await self._run(lambda: self._deliver(values))
 
     def _deliver(self, values: Mapping[str, Any]) -> bool:
-        if self.connection.execute(_sql("deliver_named").text, values).rowcount != 1:
+        if self.connection.execute(_sql(self.connection, "deliver_named").text, values).rowcount != 1:
             return False
-        query = "select target, ordering_key from redrive_outbox where id = ?"
+        query = own(self.connection, "select target, ordering_key from redrive_outbox where id = ?")
         promote(self.connection, self._now, self.connection.execute(query, (values["id"],)).fetchall())
         look_at_batches(self.connection, self._now, [values["id"]])
         return True
@@ -830,8 +854,8 @@ def _ours(job: Callable[..., T], *arguments: Any) -> T:
 def publish_rows(connection: sqlite3.Connection, events: Sequence[NewEvent], now: int) -> list[Published]:
     """Insert events on this connection. Those without a retry key cannot meet a live twin and go in one call."""
     fresh = [sqlite_row(event, now) for event in events if event.retry_key is None]
-    connection.executemany(_sql("publish_new").ordered(SQLITE_ORDER), fresh)
-    text = _sql("publish").ordered(SQLITE_ORDER)
+    connection.executemany(_sql(connection, "publish_new").ordered(SQLITE_ORDER), fresh)
+    text = _sql(connection, "publish").ordered(SQLITE_ORDER)
     keyed = [event for event in events if event.retry_key is not None]
     rows = [connection.execute(text, sqlite_row(event, now)).fetchone() for event in keyed]
     return published_from(events, rows)
@@ -841,9 +865,9 @@ def _deliver_rows(connection: sqlite3.Connection, now: int, rows: Sequence[Row])
     order = ("now", "id", "fence")
     plain = [(now, row[ID], row[FENCE]) for row in rows if row[TYPE] != COMPENSATE]
     named = [(now, row[ID], row[FENCE]) for row in rows if row[TYPE] == COMPENSATE] if len(plain) < len(rows) else []
-    done = connection.executemany(_sql("deliver").ordered(order), plain).rowcount if plain else 0
+    done = connection.executemany(_sql(connection, "deliver").ordered(order), plain).rowcount if plain else 0
     if named:
-        done += connection.executemany(_sql("deliver_named").ordered(order), named).rowcount
+        done += connection.executemany(_sql(connection, "deliver_named").ordered(order), named).rowcount
     if done == len(rows):
         refused = []
     else:  # rare: some leases were lost
@@ -856,7 +880,7 @@ def _deliver_rows(connection: sqlite3.Connection, now: int, rows: Sequence[Row])
 
 def _stands(connection: sqlite3.Connection, event_id: Any, fence: int, status: Status) -> bool:
     """Say whether a lease stands as its worker wanted it settled: the answer to an earlier settle may have got lost."""
-    query = "select 1 from redrive_outbox where id = ? and fence = ? and status = ?"
+    query = own(connection, "select 1 from redrive_outbox where id = ? and fence = ? and status = ?")
     return connection.execute(query, (str(event_id), fence, status.value)).fetchone() is not None
 
 
@@ -864,13 +888,13 @@ def _cancel_rows(
     connection: sqlite3.Connection, now: int, event_ids: Sequence[UUID], by: str, reason: str
 ) -> list[UUID]:
     """Call off what has not ended, with the trail entries, and let the next of their keys go; return which that was."""
-    standing = "select status, source, target, ordering_key from redrive_outbox where id = ?"
+    standing = own(connection, "select status, source, target, ordering_key from redrive_outbox where id = ?")
     entries: list[tuple[Any, str, str, str, Mapping[str, Any]]] = []
     freed: list[Sequence[Any]] = []
     for event_id in event_ids:
         was = connection.execute(standing, (str(event_id),)).fetchone()
         values = {"id": str(event_id), "now": now, "by": by, "reason": reason}
-        if connection.execute(_sql("cancel").text, values).rowcount:
+        if connection.execute(_sql(connection, "cancel").text, values).rowcount:
             entries.append((event_id, "cancelled", was[1], by, {"reason": reason, "was": was[0]}))
             freed.append(was[2:])
     promote(connection, now, freed)
@@ -889,7 +913,7 @@ def settle_rows(
     connection: sqlite3.Connection, now: int, settlements: Sequence[Settlement], chain: str, actor: str
 ) -> list[Any]:
     """Write down unhappy attempts with their trail entries; return the ids whose lease was lost."""
-    text = _sql("settle").ordered(_SETTLE_ORDER)
+    text = _sql(connection, "settle").ordered(_SETTLE_ORDER)
     refused: list[Any] = []
     freed: list[tuple[str, str | None]] = []
     entries: list[tuple[Any, str, str, str, Mapping[str, Any]]] = []
@@ -946,28 +970,32 @@ def promote(connection: sqlite3.Connection, now: int, freed: Iterable[Sequence[A
     """Let the next of each ordering key go, in the transaction that ended an event of it: (target, key) each."""
     keys = dict.fromkeys((now, target, key) for target, key in freed if key is not None)
     if keys:
-        connection.executemany(_sql("promote").ordered(("now", "target", "ordering_key")), keys)
+        connection.executemany(_sql(connection, "promote").ordered(("now", "target", "ordering_key")), keys)
 
 
 def look_at_batches(connection: sqlite3.Connection, now: int, delivered: Sequence[str]) -> None:
     """Send the notices that are due now that these events were delivered."""
-    batches = [row[0] for row in connection.execute(_sql("batches_of").text, {"ids": json.dumps(delivered)})]
+    batches = [
+        row[0] for row in connection.execute(_sql(connection, "batches_of").text, {"ids": json.dumps(delivered)})
+    ]
     if batches:
         values = {"ids": json.dumps(batches), "force": False, "now": now}
-        connection.execute(_sql("batch_look").text, values).fetchall()
+        connection.execute(_sql(connection, "batch_look").text, values).fetchall()
 
 
 def count_dead(connection: sqlite3.Connection, ids: Sequence[str], now: int, *, is_new: bool = False) -> None:
     """Add dead letters to their groups, in the transaction that makes them."""
     if ids:
-        connection.execute(_sql("group_count").text, {"ids": json.dumps(list(ids)), "is_new": is_new, "now": now})
+        connection.execute(
+            _sql(connection, "group_count").text, {"ids": json.dumps(list(ids)), "is_new": is_new, "now": now}
+        )
 
 
 def uncount_dead(connection: sqlite3.Connection, fingerprints: Iterable[str | None]) -> None:
     """Take dead letters out of their groups, in the transaction that moves them."""
     known = [each for each in fingerprints if each is not None]
     if known:
-        connection.execute(_sql("group_uncount").text, {"fingerprints": json.dumps(known)})
+        connection.execute(_sql(connection, "group_uncount").text, {"fingerprints": json.dumps(known)})
 
 
 def release_rows(
@@ -975,12 +1003,15 @@ def release_rows(
 ) -> list[tuple[str, str | None]]:
     """Send the next members of a redrive round again. Every replay goes through here, a single one too."""
     by, reason, generation, from_start = connection.execute(
-        "select started_by, reason, generation, from_start from redrive_redrive where id = ?", (redrive_id,)
+        own(connection, "select started_by, reason, generation, from_start from redrive_redrive where id = ?"),
+        (redrive_id,),
     ).fetchone()
-    for (other,) in connection.execute(_sql("redrive_unnoted").text, {"id": redrive_id, "limit": limit}).fetchall():
+    for (other,) in connection.execute(
+        _sql(connection, "redrive_unnoted").text, {"id": redrive_id, "limit": limit}
+    ).fetchall():
         note_outcomes(connection, now, other)
     values = {"id": redrive_id, "limit": limit, "generation": generation, "from_start": from_start}
-    picked = connection.execute(_sql("redrive_pick").text, values).fetchall()
+    picked = connection.execute(_sql(connection, "redrive_pick").text, values).fetchall()
     going = [row for row in picked if row[6] is None]
     uncount_dead(connection, [row[2] for row in going])
     common = {
@@ -992,9 +1023,9 @@ def release_rows(
         "reason": reason,
         "from_start": from_start,
     }
-    connection.executemany(_sql("redrive_release").text, [{**common, "event_id": row[1]} for row in going])
+    connection.executemany(_sql(connection, "redrive_release").text, [{**common, "event_id": row[1]} for row in going])
     connection.executemany(
-        _sql("redrive_mark").text,
+        _sql(connection, "redrive_mark").text,
         [{"id": redrive_id, "position": row[0], "why": row[6], "stage": stage, "now": now} for row in picked],
     )
     counts = {
@@ -1004,7 +1035,7 @@ def release_rows(
         "failed_same": 0,
         "failed_other": 0,
     }
-    connection.execute(_sql("redrive_count").text, {"id": redrive_id, **counts})
+    connection.execute(_sql(connection, "redrive_count").text, {"id": redrive_id, **counts})
     write_trail(
         connection, chain, now,
         [(row[1], "replayed", row[3], by,
@@ -1017,18 +1048,22 @@ def release_rows(
 def note_outcomes(connection: sqlite3.Connection, now: int, redrive_id: str) -> None:
     """Write down how released members ended."""
     states = [
-        row[0] for row in connection.execute(_sql("redrive_outcomes").text, {"id": redrive_id, "now": now}).fetchall()
+        row[0]
+        for row in connection.execute(
+            _sql(connection, "redrive_outcomes").text, {"id": redrive_id, "now": now}
+        ).fetchall()
     ]
     if states:
         names = ("delivered", "failed_same", "failed_other", "skipped")
         counts = {name: states.count(name) for name in names}
-        connection.execute(_sql("redrive_count").text, {"id": redrive_id, "released": 0, **counts})
+        connection.execute(_sql(connection, "redrive_count").text, {"id": redrive_id, "released": 0, **counts})
 
 
 def _revise(connection: sqlite3.Connection, now: int, event: Event, payload: str, by: str, reason: str) -> None:
     values = {"id": str(event.id), "by": by, "reason": reason, "now": now}
-    (revision,) = connection.execute(_sql("payload_revise").text, values).fetchone()
-    connection.execute("update redrive_outbox set payload = ? where id = ?", (payload, str(event.id)))
+    (revision,) = connection.execute(_sql(connection, "payload_revise").text, values).fetchone()
+    revise = own(connection, "update redrive_outbox set payload = ? where id = ?")
+    connection.execute(revise, (payload, str(event.id)))
     detail = {"reason": reason, "revision": revision}
     write_trail(connection, OPERATOR, now, [(str(event.id), "edited", event.source, by, detail)])
 
@@ -1037,7 +1072,7 @@ def run_verb(
     connection: sqlite3.Connection, now: int, verb: str, clauses: Clauses, values: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Run one of our statements."""
-    return run_query(connection, now, with_clauses(_sql(verb), clauses), values)
+    return run_query(connection, now, with_clauses(_sql(connection, verb), clauses), values)
 
 
 def run_query(
@@ -1069,7 +1104,7 @@ def write_trail(
     """Continue a chain. Runs inside a write transaction, so nobody else continues it meanwhile."""
     if not entries:
         return
-    seq, previous = connection.execute(_sql("trail_head").text, {"chain": chain}).fetchone() or (0, "")
+    seq, previous = connection.execute(_sql(connection, "trail_head").text, {"chain": chain}).fetchone() or (0, "")
     rows = []
     for event_id, kind, source, actor, facts in entries:
         seq += 1
@@ -1077,11 +1112,11 @@ def write_trail(
         of = None if event_id is None else str(event_id)
         previous = entry_hash(previous, chain, seq, now, of, kind, source, actor, detail)
         rows.append((chain, seq, now, of, kind, source, actor, detail, previous))
-    connection.executemany(_sql("write_trail").ordered(_TRAIL_ORDER), rows)
+    connection.executemany(_sql(connection, "write_trail").ordered(_TRAIL_ORDER), rows)
 
 
 def _find(connection: sqlite3.Connection, event_id: UUID) -> Event:
-    text = _sql("event").text.format(columns=", ".join(EVENT_COLUMNS))
+    text = _sql(connection, "event").text.format(columns=", ".join(EVENT_COLUMNS))
     row = connection.execute(text, {"id": str(event_id)}).fetchone()
     if row is None:
         raise EventNotFound(f"there is no event {event_id}")
@@ -1100,9 +1135,11 @@ def _entry(row: Row) -> TrailEntry:
 
 
 def _version_of(connection: sqlite3.Connection) -> int:
-    if connection.execute("select 1 from sqlite_master where name = 'redrive_schema_version'").fetchone() is None:
+    known = "select 1 from sqlite_master where name = ? || '_schema_version'"
+    if connection.execute(known, (schema_of(connection),)).fetchone() is None:
         return 0
-    return int(connection.execute("select coalesce(max(version), 0) from redrive_schema_version").fetchone()[0])
+    query = own(connection, "select coalesce(max(version), 0) from redrive_schema_version")
+    return int(connection.execute(query).fetchone()[0])
 
 
 def _schema_of(connection: sqlite3.Connection) -> tuple[int, int]:
@@ -1110,7 +1147,8 @@ def _schema_of(connection: sqlite3.Connection) -> tuple[int, int]:
     found = _version_of(connection)
     if found < FIRST_ROLLING:
         return found, found
-    return found, int(connection.execute("select max(needs) from redrive_schema_version").fetchone()[0])
+    query = own(connection, "select max(needs) from redrive_schema_version")
+    return found, int(connection.execute(query).fetchone()[0])
 
 
 def _split(text: str) -> list[str]:

@@ -19,6 +19,7 @@ from redrive.clock import Clock
 from redrive.errors import ConfigurationError, RedriveError, StoreFull, StoreReadOnly, StoreUnavailable
 from redrive.instant import to_micros
 from redrive.store.refusal import refusal
+from redrive.store.sql import SCHEMA, in_schema
 
 Job = Callable[[sqlite3.Connection, int], Any]
 
@@ -50,6 +51,22 @@ class _Order:
             self.answer.set_exception(self.error)
         else:
             self.answer.set_result(self.result)
+
+
+class Connection(sqlite3.Connection):
+    """A connection that knows the schema of our tables, which on SQLite is the prefix of their names."""
+
+    schema: str = SCHEMA
+
+
+def schema_of(connection: sqlite3.Connection) -> str:
+    """Tell the schema of the tables that a connection is for."""
+    return connection.schema if isinstance(connection, Connection) else SCHEMA
+
+
+def own(connection: sqlite3.Connection, text: str) -> str:
+    """Write a short statement of ours for the tables of this connection."""
+    return in_schema("sqlite", text, schema_of(connection))
 
 
 class Writer:
@@ -124,7 +141,7 @@ class Writer:
         monotonic = self._clock.monotonic()
         row = None
         if monotonic >= self._read_clock_at:  # what another process wrote meanwhile is as old as a crash may lose
-            row = self.connection.execute("select highest from redrive_clock").fetchone()
+            row = self.connection.execute(own(self.connection, "select highest from redrive_clock")).fetchone()
             self._read_clock_at = monotonic + _REMEMBER_AFTER / 1e6
         now = max(wall, row[0] if row else 0, self.carried(monotonic))
         self._origin = (now, monotonic)
@@ -164,9 +181,8 @@ class Writer:
             raise StoreUnavailable(ROLLED_BACK)
         if self.connection.total_changes != changes_before and now - self._remembered > _REMEMBER_AFTER:
             self._remembered = now
-            self.connection.execute(
-                "update redrive_clock set highest = ? where highest < ?", (now, now - _REMEMBER_AFTER)
-            )
+            remember = own(self.connection, "update redrive_clock set highest = ? where highest < ?")
+            self.connection.execute(remember, (now, now - _REMEMBER_AFTER))
         self.connection.execute("commit")
 
     def rollback(self) -> None:

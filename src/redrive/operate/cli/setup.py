@@ -26,7 +26,7 @@ from redrive.operate.cli.shared import (
 )
 from redrive.operate.cli.text import clean
 from redrive.operate.doctor import Check, Health
-from redrive.store.sql import FIRST_ROLLING, migrations, needs
+from redrive.store.sql import FIRST_ROLLING, SCHEMA, in_schema, migrations, needs
 
 STARTER: Final = '''"""A first app: what happens when an order is paid."""
 
@@ -92,7 +92,7 @@ def migrate(
     place = url_from(ctx, url)
     app = app_for(place, migrate=False)
     if sql:
-        print(script(app.store.name, since))
+        print(script(app.store.name, since, app.store.schema))
         return
     path = sqlite_path(app)
     if path is None and app.store.name == "sqlite":
@@ -116,7 +116,7 @@ async def _migrate(app: Any) -> list[str]:
         await app.store.close()
 
 
-def script(store: str, since: int) -> str:
+def script(store: str, since: int, schema: str = SCHEMA) -> str:
     """Write the migrations as one script that leaves the schema as `redrive migrate` does."""
     noted = {
         "sqlite": "insert into redrive_schema_version (version, name, applied_at{0}) "
@@ -124,10 +124,10 @@ def script(store: str, since: int) -> str:
         "postgres": "insert into redrive.schema_version (version, name{0}) values ({1}, '{2}'{3});",
     }[store]
     parts = []
-    for version, name, text in migrations(store):
+    for version, name, text in migrations(store, schema):
         if version > since:
             rolling = (", needs", f", {needs(store, version)}") if version >= FIRST_ROLLING else ("", "")
-            note = noted.format(rolling[0], version, name, rolling[1])
+            note = in_schema(store, noted.format(rolling[0], version, name, rolling[1]), schema)
             parts.append(f"-- {version:04d}_{name}\nbegin;\n\n{text.strip()}\n\n{note}\ncommit;\n")
     return "\n".join(parts) or f"-- nothing comes after version {since}"
 
