@@ -3,8 +3,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-# More than there are cores: tests wait, too. Five keep two cores nine tenths busy.
-JOBS   ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); n=$$((2 * n + n / 2)); echo $$((n < 16 ? n : 16)))
+# More than there are cores: tests wait, too. Each process collects all tests and starts a PostgreSQL of its own.
+JOBS   ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); n=$$((2 * n)); echo $$((n < 16 ? n : 16)))
 READY  := $(VENV)/.ready
 PEERS  := $(VENV)/.peers
 LOCK   := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
@@ -15,10 +15,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test check format bench lab promises pictures lock clean
+.PHONY: help setup demo test lab-short check format bench lab promises pictures lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(READY) ## create .venv with everything that development needs
 
@@ -38,7 +38,10 @@ demo: $(READY) ## see retries, an outage, dead letters and redrives, then try th
 	$(BIN)/redrive demo $(ARGS)
 
 test: $(READY) ## run the tests on every store, on all cores (JOBS=1 for one, ARGS=…)
-	$(BIN)/pytest -n $(JOBS) $(ARGS)
+	$(BIN)/pytest -n $(JOBS) -m "not lab and not lab_short" $(ARGS)
+
+lab-short: $(READY) ## run the short forms of the lab's experiments (JOBS=1, ARGS=…)
+	$(BIN)/pytest -n $(JOBS) -m "lab_short and not lab" $(ARGS)
 
 check: $(READY) ## lint, formatting, types, layers
 	$(BIN)/ruff check
@@ -50,8 +53,8 @@ format: $(READY) ## put the code in shape
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
-bench: $(PEERS) ## measure, beside the peers (ARGS=…)
-	$(BIN)/redrive bench all $(ARGS)
+bench: $(PEERS) ## measure, beside the peers (ARGS=--write for bench/results.md and README.md)
+	$(BIN)/python bench/run.py all --peers $(ARGS)
 
 lab: $(READY) ## long experiments (LAB_MINUTES=60 in all, LAB_SEED=…, ARGS=tests for those of the apps and brokers too)
 	$(BIN)/pytest -m lab --timeout 0 $(or $(ARGS),tests/lab)

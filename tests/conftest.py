@@ -49,12 +49,10 @@ REQUIRE_ALL = os.environ.get("REDRIVE_REQUIRE_ALL_BACKENDS") == "1"
 
 @dataclass(slots=True)
 class Run:
-    """What this run used and proved."""
+    """What this run used."""
 
     backends: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
-    proved: dict[str, list[str]] = field(default_factory=dict)
-    is_whole: bool = False
 
 
 RUN = pytest.StashKey[Run]()
@@ -81,12 +79,6 @@ def _work_in_memory() -> None:
     if has_room and "TMPDIR" not in os.environ:
         os.environ["TMPDIR"] = str(MEMORY)
         tempfile.tempdir = None
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    """Tell each process of a run that is spread over the cores whether the run is whole: only the first can know."""
-    node.workerinput["is_whole"] = _is_whole(node.config)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -282,7 +274,7 @@ async def leaves_no_task(leaves_nothing_open: None) -> AsyncIterator[None]:
         pytest.fail("tasks left running:\n" + "\n".join(sorted(left)), pytrace=False)
 
 
-# --- what the run proves --------------------------------------------------------------------------
+# --- what the run tells ---------------------------------------------------------------------------
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -292,22 +284,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             names.insert(names.index("leaves_nothing_open") + 1, "leaves_no_task")
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    run, config = session.config.stash[RUN], session.config
-    for item in session.items:
-        for marker in item.iter_markers("req"):
-            for requirement in marker.args:
-                run.proved.setdefault(requirement, []).append(item.nodeid)
-    run.is_whole = getattr(config, "workerinput", {}).get("is_whole", _is_whole(config))
+def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()  # thousands of tests stand here until the end: no collection need look at them again
-
-
-def _is_whole(config: pytest.Config) -> bool:
-    option = config.option
-    narrowed = option.keyword or option.markexpr not in ("", "not lab") or option.deselect or option.ignore
-    narrowed = narrowed or option.ignore_glob or getattr(option, "lf", False)
-    return not narrowed and config.args_source is not pytest.Config.ArgsSource.ARGS
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from _pytest.mark.expression import Expression
 
 ROOT = Path(__file__).parent.parent
 
@@ -34,6 +35,7 @@ REGISTRIES = [
 REGISTRY = re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, REGISTRIES))})(?![\w-])", re.IGNORECASE)
 MACHINE_PATH = re.compile(r"(?<![\w.:/~$}*-])/(?:work|root|home|Users)/(?=\w)")
 POSSESSIVE_GROUP = re.compile(r"[^(]\)[*+?]\+|\(\?>")
+PART = re.compile(r"^([\w-]+):.*\n\t\$\(BIN\)/pytest .*?-m (?:\"([^\"]+)\"|(\w+))", re.MULTILINE)
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`\n]*`")
 LINK = re.compile(r"\[[^\]]*\]\(\s*<?([^)\s>]+)>?[^)]*\)|^\[[^\]]+\]:\s*(\S+)", re.MULTILINE)
@@ -123,3 +125,19 @@ def test_the_compose_file_runs_what_the_pages_speak_of() -> None:
     assert addresses["KAFKA"] in (ROOT / "docs" / "how-to" / "kafka.md").read_text(encoding="utf-8")
     pom = (ROOT / "tests" / "kafka.pom.xml").read_text(encoding="utf-8")
     assert services["kafka"]["image"].rpartition(":")[2] in pom
+
+
+@pytest.mark.parametrize("marks", [(), ("lab",), ("lab_short",), ("lab", "lab_short")], ids=" ".join)
+def test_a_test_is_in_one_part_of_the_suite_and_all_but_the_long_ones_run_before_a_merge(
+    marks: tuple[str, ...],
+) -> None:
+    parts = {target: Expression.compile(quoted or word) for target, quoted, word in PART.findall(_text("Makefile"))}
+
+    chosen = [target for target, part in parts.items() if part.evaluate(lambda name, /, **_: name in marks)]
+
+    assert chosen == ["lab" if "lab" in marks else "lab-short" if "lab_short" in marks else "test"]
+    assert re.findall(r"^make ([\w-]+)", _text(".ci/run"), re.MULTILINE) == ["check", "test", "lab-short"]
+
+
+def _text(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")

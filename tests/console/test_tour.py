@@ -13,6 +13,7 @@ from tests.console.touring import touring
 expect.set_options(timeout=PATIENCE)
 
 
+@pytest.mark.lab_short
 @pytest.mark.req("B1", "B2", "B3")
 def test_the_tour_leads_from_an_outage_to_an_empty_quarantine(browser: Browser, sqlite_url: str) -> None:
     with touring(sqlite_url) as (site, tour):

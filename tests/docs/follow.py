@@ -18,6 +18,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import contextlib
+import fcntl
 import inspect
 import io
 import os
@@ -28,6 +29,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import termios
 import time
 from collections.abc import Iterator
@@ -311,6 +313,15 @@ async def follow_blocks(session: Session, page: str, text: str, section: str) ->
             raise
 
 
+@contextlib.contextmanager
+def alone(page: str) -> Iterator[None]:
+    """Wait for whoever follows the same page on this machine, from another checkout: it names its ports."""
+    with (Path(tempfile.gettempdir()) / f"redrive-page-{page}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 if __name__ == "__main__":
     sys.path.insert(0, str(Path.cwd()))
-    asyncio.run(follow(sys.argv[1], Path(sys.argv[1]).read_text(encoding="utf-8"), *sys.argv[2:]))
+    with alone(Path(sys.argv[1]).stem):
+        asyncio.run(follow(sys.argv[1], Path(sys.argv[1]).read_text(encoding="utf-8"), *sys.argv[2:]))

@@ -17,6 +17,15 @@ from tests.conftest import Run, fresh_database
 from tests.lab.record import Record
 from tests.servers import Postgres
 
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)  # before those that nobody asked for are left out
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE) and not item.get_closest_marker("lab"):
+            item.add_marker("lab_short")
+
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
@@ -79,6 +88,6 @@ def record(request: pytest.FixtureRequest, seed: int) -> Iterator[Callable[..., 
     if found:
         # Whoever goes round with a new seed each time says which of them it was.
         of = next(each.seed for each in made if each.violations)
-        form = "lab" if request.node.get_closest_marker("lab") else "test"
+        form = "lab" if request.node.get_closest_marker("lab") else "lab-short"
         again = f"LAB_SEED={of} make {form} ARGS='{request.node.nodeid}'"
         pytest.fail(f"violations: {dict(found)}; again with: {again}", pytrace=False)

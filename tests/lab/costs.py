@@ -15,6 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 
 from redrive import Redrive
+from redrive.store.writer import Connection
 from tests.lab.bulk import bulk_app
 from tests.waiting import wait_until
 
@@ -22,7 +23,7 @@ _EVERY = 50  # steps between two calls of the handler
 _STEPS = [0]
 
 
-class _Counting(sqlite3.Connection):
+class _Counting(Connection):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.set_progress_handler(_count, _EVERY)
@@ -40,7 +41,7 @@ def counted(url: str) -> Iterator[Callable[[], int]]:
         yield lambda: _pages(url)
         return
     connect = sqlite3.connect
-    sqlite3.connect = lambda *args, **options: connect(*args, factory=_Counting, **options)  # type: ignore[assignment]
+    sqlite3.connect = lambda *args, **options: connect(*args, **{**options, "factory": _Counting})
     try:
         yield lambda: _STEPS[0]
     finally:

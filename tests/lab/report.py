@@ -9,7 +9,6 @@ with its other runs on that commit, is kept in ``docs/lab-runs.json``, which is 
 
 from __future__ import annotations
 
-import ast
 import json
 import sys
 from collections import Counter, defaultdict
@@ -17,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests import marks
 from tests.lab.promises import PROMISES
 from tests.lab.record import ROOT, RUNS
 
@@ -35,42 +35,7 @@ found; [what is promised](explanation/delivery-guarantees.md) says it in words.
 
 def proofs() -> dict[str, list[str]]:
     """Find the tests that carry each promise, in the order of their files."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for name, promises in _marked(tree):
-            for promise in promises:
-                found[promise].append(f"{path.relative_to(ROOT)}::{name}")
-    return dict(found)
-
-
-def _marked(tree: ast.Module) -> Iterator[tuple[str, set[str]]]:
-    named = {
-        target.id: node.value
-        for node in tree.body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    everywhere = _promises(named["pytestmark"], named) if "pytestmark" in named else set()
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-            own = {each for decorator in node.decorator_list for each in _promises(decorator, named)}
-            if own | everywhere:
-                yield node.name, own | everywhere
-
-
-def _promises(node: ast.AST, named: Mapping[str, ast.expr]) -> set[str]:
-    found: set[str] = set()
-    for each in ast.walk(node):
-        if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr == "promise":
-            for argument in each.args:
-                if isinstance(argument, ast.Starred):  # *PROMISES: a tuple of the module
-                    assert isinstance(argument.value, ast.Name)
-                    found |= {str(one) for one in ast.literal_eval(named[argument.value.id])}
-                else:
-                    found.add(str(ast.literal_eval(argument)))
-    return found
+    return marks.carriers("promise")
 
 
 # --- the runs ---

@@ -53,7 +53,7 @@ class Held(Scene):
         if wrong is None:
             return None
         case = f"{VERBS.index(one)}:{place}:{VERBS.index(two)}"
-        again = f"LAB_CASE={case} make test ARGS=tests/lab/test_interleavings.py"
+        again = f"LAB_CASE={case} make lab-short ARGS=tests/lab/test_interleavings.py"
         return f"{one} held up at {place}, and {two}: {wrong}; again with: {again}"
 
     async def _lay(self) -> None:

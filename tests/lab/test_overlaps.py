@@ -139,7 +139,7 @@ class Stage:
         if seen in allowed and (await self.right.app.verify_trail()).sound:
             self.record.reached[_ORDERS[allowed.index(seen)]] += 1
             return None
-        again = f"LAB_CASE='{self.name}/{one}/{place}/{two}' make test ARGS=tests/lab/test_overlaps.py"
+        again = f"LAB_CASE='{self.name}/{one}/{place}/{two}' make lab-short ARGS=tests/lab/test_overlaps.py"
         return f"{one!r} held up at {place}, and {two!r}: {_difference(seen, allowed)}\n    again with: {again}"
 
 

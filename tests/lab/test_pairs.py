@@ -222,7 +222,7 @@ def for_session(call: tuple[Any, ...], session: int) -> tuple[Any, ...]:
 
 
 def _again(one: tuple[Any, ...], two: tuple[Any, ...]) -> str:
-    return f"LAB_CASE={VERBS.index(one)}:{VERBS.index(two)} make test ARGS=tests/lab/test_pairs.py"
+    return f"LAB_CASE={VERBS.index(one)}:{VERBS.index(two)} make lab-short ARGS=tests/lab/test_pairs.py"
 
 
 def _differences(seen: Shown, allowed: list[Outcome]) -> str:

@@ -20,6 +20,7 @@ from redrive.store.base import Store
 from redrive.store.postgres import PostgresStore
 from redrive.store.sql import migrations
 from redrive.store.sqlite import SqliteStore, _split
+from redrive.store.writer import Connection
 from tests.lab.record import Record
 from tests.stores.helpers import is_postgres
 
@@ -162,7 +163,7 @@ def _die_after(statement: int) -> None:
     """Kill this process when it has run so many statements of a migration. Both drivers are led past this."""
     left = [statement]
 
-    class Dying(sqlite3.Connection):
+    class Dying(Connection):
         def execute(self, text: str, *values: Any) -> sqlite3.Cursor:
             if self.in_transaction:
                 if left[0] == 0:
@@ -181,7 +182,7 @@ def _die_after(statement: int) -> None:
         left[0] -= len(parts)
         return await execute(self, text, *values, **options)
 
-    sqlite3.connect = lambda *args, **options: connect(*args, factory=Dying, **options)  # type: ignore[assignment]
+    sqlite3.connect = lambda *args, **options: connect(*args, **{**options, "factory": Dying})
     asyncpg.Connection.execute = dying  # type: ignore[method-assign, assignment]
 
 

@@ -57,6 +57,7 @@ def until_said(screen: int, wanted: str) -> str:
     return said
 
 
+@pytest.mark.lab_short
 @pytest.mark.req("O5", "O8")
 def test_the_demo_adds_up(empty_folder: Path) -> None:
     result = ended(start("demo", "--headless", "--seconds", "10", "--file", "shop.db", cwd=empty_folder), 60)
@@ -114,6 +115,7 @@ def test_without_a_terminal_the_demo_tells_its_story_in_lines(empty_folder: Path
     assert "\x1b" not in result.out
 
 
+@pytest.mark.lab_short
 async def test_an_outage_is_waited_out_and_those_who_waited_come_back_in_parts(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,7 @@ async def events_of_keys(app: Redrive) -> Counter[str | None]:
     return Counter(event.retry_key for event in events)
 
 
+@pytest.mark.lab_short
 @pytest.mark.req("W7")
 @pytest.mark.parametrize("point", POINTS)
 async def test_a_run_that_is_killed_is_done_again_without_a_second_event_or_finding(store_url: str, point: str) -> None:
@@ -57,6 +58,7 @@ async def _is(app: Redrive, event_id: Any, status: Status) -> bool:
     return event is not None and event.status is status
 
 
+@pytest.mark.lab_short
 @pytest.mark.req("W7")
 async def test_processes_that_run_at_once_make_one_event_and_one_finding_for_a_key(store_url: str) -> None:
     app = shop(store_url)

@@ -16,7 +16,7 @@ from tests.redrive.crashing import POINTS
 from tests.redrive.helpers import Shop, outbox, sound
 from tests.waiting import until
 
-pytestmark = pytest.mark.promise("redrive-safe")
+pytestmark = [pytest.mark.lab_short, pytest.mark.promise("redrive-safe")]
 
 ROOT = Path(__file__).parents[2]
 KILLED = -9

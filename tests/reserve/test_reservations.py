@@ -69,7 +69,6 @@ async def test_one_wins_and_the_others_hear_who_holds_it(app: Redrive) -> None:
 
 
 @pytest.mark.req("W8")
-@pytest.mark.timeout(240)
 def test_ten_thousand_contenders_for_a_hundred_resources_make_a_hundred_winners(store_url: str) -> None:
     asyncio.run(migrated(store_url))
     processes = [start_python(CONTEND, store_url, f"p{n}", "100", "100") for n in range(4)]

@@ -15,6 +15,8 @@ from redrive import EventFilter, Redrive
 from tests.stores.helpers import start_python
 from tests.waiting import until
 
+pytestmark = pytest.mark.lab_short
+
 WORK = """
 import asyncio, sys
 from redrive import Redrive

@@ -62,6 +62,7 @@ def _once_and_in_order(came: Came, count: int) -> bool:
     return {key: sorted(set(each)) for key, each in came.items()} == came and _has(came, count)()
 
 
+@pytest.mark.lab_short
 @pytest.mark.req("W12")
 async def test_a_partition_delays_and_neither_loses_doubles_nor_reorders(sites: Sites) -> None:
     berlin_got: Came = defaultdict(list)
@@ -94,6 +95,7 @@ async def _sent(app: Redrive, count: int) -> bool:
     return sum(row.status.value == "delivered" for row in rows) == count
 
 
+@pytest.mark.lab_short
 @pytest.mark.req("W12")
 async def test_a_line_that_is_slow_and_falls_silent_delays_and_loses_nothing(sites: Sites) -> None:
     berlin_got: Came = defaultdict(list)
@@ -185,6 +187,7 @@ async def _is_done(apps: list[Redrive | str], correlation_id: str) -> bool:
     return (await task(apps, correlation_id)).state is Progress.DONE
 
 
+@pytest.mark.lab_short
 @pytest.mark.req("W12")
 async def test_another_worker_of_the_site_takes_over_from_one_that_was_killed(sites: Sites) -> None:
     berlin = sites.berlin.app("stock.changed")

@@ -65,6 +65,7 @@ def saga(store_url: str, tmp_path: Path) -> Iterator[Saga]:
     saga.process.stdout.close()
 
 
+@pytest.mark.lab_short
 @pytest.mark.req("W9", "B10")
 @pytest.mark.parametrize("ending", ["deliver", "reject"])
 async def test_a_saga_killed_at_any_point_is_complete_or_wholly_undone(store_url: str, saga: Saga, ending: str) -> None:

@@ -239,6 +239,7 @@ async def test_a_full_store_pauses_the_intake_and_it_goes_on_by_itself(app: Redr
     assert sorted(came) == list(range(200))
 
 
+@pytest.mark.lab_short
 @pytest.mark.req("E3")
 async def test_a_drain_waits_for_its_group_and_for_answers_from_far_away(sqlite_url: str) -> None:
     """No intake opened where answers took 0.1 s, and a drain took a topic for empty that was not its own in 5 s."""

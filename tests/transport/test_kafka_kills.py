@@ -20,7 +20,7 @@ from tests.transport.conftest import FAST, Topic
 from tests.waiting import until
 from tests.worker.conftest import working
 
-pytestmark = pytest.mark.promise("effect-once")
+pytestmark = [pytest.mark.lab_short, pytest.mark.promise("effect-once")]
 
 EVENTS, KEYS, KILLS = 2_000, 50, 1  # starting a Kafka takes as much as a hundred other tests; the long form kills ten
 

@@ -55,7 +55,7 @@ async def test_with_a_kafka_that_is_away_publishing_goes_on_and_events_wait_with
     assert "Connection refused" in relay.link.error
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.lab_short
 async def test_a_kafka_that_comes_later_gets_everything(app: Redrive, own_kafka: OwnKafka, real_topic: Topic) -> None:
     app.dependency("kafka", probe_after=0.2, probe_cap=0.2)
     await asyncio.to_thread(own_kafka.kill)

@@ -17,7 +17,7 @@ from tests.servers import NatsServer
 from tests.waiting import until
 from tests.worker.conftest import working
 
-pytestmark = pytest.mark.promise("effect-once")
+pytestmark = [pytest.mark.lab_short, pytest.mark.promise("effect-once")]
 
 EVENTS, KEYS, KILLS = 2_000, 20, 3
 

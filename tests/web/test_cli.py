@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.operate.helpers import Result, ended, environment, redrive, start
+from tests.waiting import wait_until
 
 LISTENS = re.compile(r"(http://\S+)")
 
@@ -143,12 +144,7 @@ def test_up_works_and_serves(store_url: str, empty_folder: Path) -> None:
 
     with httpx.Client(base_url=address, headers={"Authorization": f"Bearer {secret}"}) as client:
         new = client.post("/api/v1/events", json={"type": "order.paid", "payload": {"id": 1}}).json()
-        status = ""
-        for _ in range(200):
-            status = client.get(f"/api/v1/events/{new['id']}").json()["status"]
-            if status == "delivered":
-                break
+        wait_until(lambda: client.get(f"/api/v1/events/{new['id']}").json()["status"] == "delivered")
     result = stopped(process)
 
-    assert status == "delivered"
     assert result.code == 0

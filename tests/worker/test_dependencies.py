@@ -78,6 +78,7 @@ async def still(store_url: str, clock: VirtualClock) -> AsyncIterator[Redrive]:
 # --- circuits ---
 
 
+@pytest.mark.lab_short
 @pytest.mark.req("W4", "B3", "E11")
 async def test_an_outage_buries_nothing_and_costs_no_attempt(app: Redrive) -> None:
     judged(app, "case-api", release_rate=5_000)

@@ -59,6 +59,7 @@ def silenced(admin: psycopg.Connection, pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.lab_short
 @pytest.mark.req("O9")
 async def test_a_worker_survives_the_loss_of_all_its_connections_again_and_again(
     postgres_url: str, admin: psycopg.Connection
@@ -80,6 +81,7 @@ async def test_a_worker_survives_the_loss_of_all_its_connections_again_and_again
 
         await app.publish_many([("work", n) for n in range(300)] + [("plain", n) for n in range(2_000)])
         async with working(app, lease="2s", concurrency=20):
+            await until(lambda: bool(effects))  # a worker that cannot even begin says so, and ends
             for _ in range(8):
                 await asyncio.sleep(0.1)
                 cut_all(admin, postgres_url)

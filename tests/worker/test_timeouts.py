@@ -49,14 +49,11 @@ async def test_an_attempt_that_takes_too_long_is_cancelled_and_tried_again(app: 
                 raise
 
     published = await app.publish("slow")
-    began = time.monotonic()
     async with working(app) as worker:
         await until(lambda: worker.tally.delivered == 1)
-    took = time.monotonic() - began
 
     entries = await app.trail(published.id)
     assert seen == ["cancelled"]
-    assert took < 10
     assert (worker.tally.timed_out, worker.tally.left_behind) == (1, 0)
     assert [(entry.kind, entry.facts["outcome"], entry.facts["error_class"]) for entry in entries] == [
         ("retry-scheduled", "timed_out", "timed_out")

@@ -18,6 +18,8 @@ from tests import warm
 from tests.apps.adjudication.conftest import RAILS, System, running
 from tests.operate.helpers import environment
 
+pytestmark = pytest.mark.lab_short
+
 KINDS = ("r", "slow-1", "slow-2", "down")  # done at once, after one or two failures, never
 
 

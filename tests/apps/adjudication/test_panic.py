@@ -41,6 +41,7 @@ async def isolated(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         yield System(app, client)
 
 
+@pytest.mark.lab_short
 @pytest.mark.req("A5", "A7")
 async def test_an_execution_that_dies_in_any_way_is_a_failed_attempt_and_is_re_escalated(isolated: System) -> None:
     for death in DEATHS:
@@ -67,6 +68,7 @@ async def test_an_execution_that_dies_in_any_way_is_a_failed_attempt_and_is_re_e
     assert await isolated.app.events(EventFilter(status=Status.IN_FLIGHT)) == []
 
 
+@pytest.mark.lab_short
 @pytest.mark.req("A7")
 async def test_what_a_killed_worker_held_is_taken_over_and_carried_out(
     store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

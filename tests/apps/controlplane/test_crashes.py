@@ -18,6 +18,8 @@ from tests.apps.controlplane.worker import LEASE, start
 from tests.waiting import until
 from tests.worker.conftest import working
 
+pytestmark = pytest.mark.lab_short
+
 
 async def _killed_at_random(url: str, world: Path, *, requests: int, kills: int, seed: int) -> None:
     dice = random.Random(seed)

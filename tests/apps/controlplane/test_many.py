@@ -13,6 +13,8 @@ from redrive.apps.controlplane.world import SYSTEMS, Fault
 from tests.apps.controlplane.helpers import ask, assert_sound, quiet, reconciled, rows, site
 from tests.worker.conftest import working
 
+pytestmark = pytest.mark.lab_short
+
 
 async def _many(url: str, world: Path, count: int, pool: str, seconds: float) -> Counter[str]:
     circuit = {"probe_after": 0.1, "probe_cap": 1.0, "release_rate": 1_000.0}

@@ -170,6 +170,7 @@ async def test_messages_that_come_again_or_late_change_nothing(two: Two) -> None
     await assert_sound(two.paris)
 
 
+@pytest.mark.lab_short
 @pytest.mark.req("W12")
 async def test_when_the_worker_of_a_site_is_killed_another_goes_on(two: Two) -> None:
     await two.paris.world.tell(Fault(HYPERVISOR, "slow", seconds=2.0))

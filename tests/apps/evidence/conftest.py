@@ -45,7 +45,7 @@ def case() -> str:
 
 
 def settings_for(url: str, folder: Path, port: int, **more: Any) -> Settings:
-    fast = {"case_timeout": 0.3, "batch_pause": (0.0, 0.0), "outage_calls": 1_000, "reconcile_every": 1e7}
+    fast = {"case_timeout": 30.0, "batch_pause": (0.0, 0.0), "outage_calls": 1_000, "reconcile_every": 1e7}
     return Settings(url=url, objects=str(folder), case_url=f"http://127.0.0.1:{port}", **{**fast, **more})
 
 

@@ -22,6 +22,8 @@ from tests.apps.evidence.conftest import case, upload_of, web
 from tests.servers import free_port
 from tests.waiting import until
 
+pytestmark = pytest.mark.lab_short
+
 
 class Theatre:
     """The processes, and what kills them."""

@@ -21,7 +21,7 @@ from tests import warm
 from tests.apps.webhooks.conftest import SECRET, signed
 from tests.waiting import until
 
-pytestmark = pytest.mark.timeout(240)  # a busy machine takes seconds to start each process
+pytestmark = pytest.mark.lab_short
 
 ROOT = Path(__file__).parent.parent.parent.parent
 RUNS = count()
