@@ -1,4 +1,8 @@
-"""Context: what a handler can ask about its event, and do in its name."""
+"""The context of one attempt: what a handler can ask about its event, and do in its name.
+
+Follow-ups that a handler publishes through its context belong to the attempt. They are kept here and written in the
+commit that ends the event, so that an attempt that fails publishes nothing and a retry publishes nothing twice.
+"""
 
 import asyncio
 import contextvars
@@ -12,12 +16,12 @@ from uuid import UUID
 
 from redrive.batch import Batch, Hands, batch_of
 from redrive.deliver import Handler
-from redrive.errors import AttemptStopped, StepMisused
+from redrive.errors import AttemptStopped, LeaseLost, StepMisused
 from redrive.event import COMPENSATE, NewEvent, Options, Published
 from redrive.inbox import HandlerTransaction, Lease, mark_handled_in, mark_handled_in_sync
 from redrive.instant import from_micros
 from redrive.payload import DEFAULT_LIMITS, Limits, decode
-from redrive.steps import Begun, Compensation, Steps, inside, read_result, shape_of
+from redrive.steps import Begun, Compensation, Steps, inside, read_result, running_step, shape_of
 from redrive.store.base import (
     ATTEMPTS,
     CAUSATION_ID,
@@ -66,7 +70,7 @@ class Fate(Protocol):
 class Context:
     """One attempt at one event. Cheap to make: everything is read from the claimed row when asked for."""
 
-    __slots__ = ("_desk", "_fate", "_lease", "_row", "_steps", "_work", "degraded")
+    __slots__ = ("_desk", "_fate", "_in_steps", "_kept", "_lease", "_row", "_steps", "_work", "degraded")
 
     def __init__(self, row: Row, desk: Desk, fate: Fate | None = None, degraded: frozenset[str] = frozenset()) -> None:
         self.degraded = degraded
@@ -77,6 +81,8 @@ class Context:
         self._fate = fate
         self._steps: Steps | None = None
         self._work: HandlerTransaction | None = None
+        self._kept: list[NewEvent] = []
+        self._in_steps: dict[str, list[NewEvent]] = {}
 
     @property
     def row(self) -> Row:
@@ -182,10 +188,13 @@ class Context:
 
         Entering it raises ``AlreadyHandled`` when this key has had its effect; let it through, the event is delivered.
         """
+        self._work = HandlerTransaction(self._the_lease(), self._desk.store, self._new_events, self._kept)
+        return self._work
+
+    def _the_lease(self) -> Lease:
         if self._lease is None:
             self._lease = Lease(self._row[ID], self.fence, self.target, self.idempotency_key, self._desk.loop)
-        self._work = HandlerTransaction(self._lease, self._desk.store, self._new_events)
-        return self._work
+        return self._lease
 
     async def batch(self) -> Batch | None:
         """Read the batch this event belongs to; what is added or closed inside ``ctx.transaction()`` is part of it."""
@@ -228,7 +237,7 @@ class Context:
             value = await (shape.call() if shape.is_async else self._in_thread(shape.call))
             if isawaitable(value):
                 value = await value
-        return await self._the_steps().finish(begun, value, shape.decoder)
+        return await self._the_steps().finish(begun, value, shape.decoder, self._in_steps.pop(name, ()))
 
     def step_sync(
         self, name: str, function: Callable[..., T], /, *arguments: Any, compensate: Callable[..., Any] | None = None
@@ -243,7 +252,7 @@ class Context:
             return read_result(name, begun.kept, shape.decoder)  # type: ignore[no-any-return]
         with inside(name):
             value = shape.call()
-        finishing = self._the_steps().finish(begun, value, shape.decoder)
+        finishing = self._the_steps().finish(begun, value, shape.decoder, self._in_steps.pop(name, ()))
         return asyncio.run_coroutine_threadsafe(finishing, loop).result()  # type: ignore[no-any-return]
 
     async def _begin(self, name: str, compensate: Callable[..., Any] | None) -> Begun:
@@ -282,12 +291,39 @@ class Context:
         raise value
 
     async def publish(self, type_: str, payload: Any = None, **options: Unpack[Options]) -> Published:
-        """Publish a follow-up with this event's correlation, caused by it."""
-        return (await self._desk.store.publish(self._new_events(type_, payload, **options)))[0]
+        """Publish a follow-up with this event's correlation, caused by it, when this attempt succeeds.
+
+        It is written in the commit that ends the event: an attempt that fails publishes nothing. Inside
+        ``ctx.transaction()`` it is part of that transaction, and inside a step it is written with the step's result.
+        ``app.publish`` publishes at once. With a ``retry_key`` the live event that has it at the commit stays the only
+        one, whatever id is returned here.
+        """
+        if self._lease is not None and self._lease.is_open and self._work is not None:
+            return await self._work.publish(type_, payload, **options)
+        events = self._new_events(type_, payload, **options)
+        if self.settled:  # the handler's transaction has ended the event
+            return (await self._desk.store.publish(events))[0]
+        return self._keep(events)
 
     def publish_sync(self, type_: str, payload: Any = None, **options: Unpack[Options]) -> Published:
         """``publish`` for ``def`` handlers, which run in a thread."""
         return asyncio.run_coroutine_threadsafe(self.publish(type_, payload, **options), self._desk.loop).result()
+
+    def _keep(self, events: list[NewEvent]) -> Published:
+        """Keep follow-ups until the running step, or else the attempt, is written down as done."""
+        step = running_step()
+        (self._kept if step is None else self._in_steps.setdefault(step, [])).extend(events)
+        return Published(events[0].id, events[0].target, created=True)
+
+    async def write_follow_ups(self) -> None:
+        """End the event as delivered and publish what was kept, in one commit; nothing to do when nothing was kept."""
+        if not self._kept or self.settled:
+            return
+        lease = self._the_lease()
+        if not await self._desk.store.deliver_with(lease.event_id, lease.fence, self._kept):
+            message = f"event {lease.event_id} is no longer ours: its follow-ups were not published"
+            raise LeaseLost(message)
+        lease.settled = True
 
     def once_in_sync(self, connection: Any) -> bool:
         """``once_in`` for ``def`` handlers with a connection of a synchronous library."""

@@ -16,7 +16,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 from uuid import UUID
 
 from redrive.classify import DEFAULT_RULES, Rule
@@ -195,17 +195,25 @@ def _check_isolation(function: Callable[..., Any], isolation: object) -> None:
         raise ConfigurationError(message)
 
 
-async def deliver(handler: Handler, row: Row, context: object, threads: Executor) -> None:
+class FollowUps(Protocol):
+    """The follow-ups of one attempt, as a ``Context`` keeps them until the handler has succeeded."""
+
+    async def write_follow_ups(self) -> None: ...
+
+
+async def deliver(handler: Handler, row: Row, context: FollowUps, threads: Executor) -> None:
     """Run the handler once. Returns when it has succeeded; everything else is raised."""
     payload = handler.decoder(row[PAYLOAD])
     arguments = (payload, context) if handler.takes_context else (payload,)
     if handler.is_async:
         await handler.function(*arguments)
+        await context.write_follow_ups()
         return
     run = partial(contextvars.copy_context().run, _in_thread, handler.function, arguments)
     error = await asyncio.get_running_loop().run_in_executor(threads, run)
     if error is not None:
         raise error
+    await context.write_follow_ups()
 
 
 def _in_thread(function: Callable[..., Any], arguments: tuple[Any, ...]) -> BaseException | None:

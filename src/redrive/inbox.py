@@ -6,7 +6,7 @@ it did is rolled back.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from itertools import accumulate
@@ -105,10 +105,11 @@ class Settling(Work):
 class HandlerTransaction(Work):
     """``async with ctx.transaction() as tx`` in async handlers, ``with ctx.transaction() as tx`` in the others."""
 
-    def __init__(self, lease: Lease, store: Store, new_events: NewEvents) -> None:
+    def __init__(self, lease: Lease, store: Store, new_events: NewEvents, kept: Sequence[NewEvent] = ()) -> None:
         super().__init__(None, new_events)
         self._lease = lease
         self._store = store
+        self._kept = kept
         self._outer: AbstractAsyncContextManager[Transaction] | None = None
 
     @property
@@ -141,6 +142,8 @@ class HandlerTransaction(Work):
         self._lease.is_open = False
         if error is None:
             try:
+                if self._kept:  # published before the transaction began
+                    await self._inner.publish(self._kept)
                 if not await self._inner.deliver(self._lease.event_id, self._lease.fence):
                     message = f"event {self._lease.event_id} is no longer ours: what this handler did was rolled back"
                     raise LeaseLost(message)  # noqa: TRY301 - leaves through the same door as everything else

@@ -74,6 +74,10 @@ class _ShadowStore:
     async def publish(self, events: Sequence[NewEvent]) -> list[Published]:
         return _capture(self._captured, events)
 
+    async def deliver_with(self, _event_id: Any, _fence: int, events: Sequence[NewEvent]) -> bool:
+        _capture(self._captured, events)
+        return True
+
     async def ask(self, verb: str, clauses: Sequence[str] = (), **values: Any) -> list[dict[str, Any]]:
         return await self._store.ask(verb, clauses, **values)
 

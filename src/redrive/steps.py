@@ -12,7 +12,7 @@ its steps, the last one first (migration ``0004_steps``).
 import asyncio
 import inspect
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
@@ -22,6 +22,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from redrive.errors import ConfigurationError, LeaseLost, PayloadInvalid, StepMisused, StepPending
+from redrive.event import NewEvent
 from redrive.instant import from_micros, iso
 from redrive.payload import DEFAULT_LIMITS, Decoder, Limits, check_text, decode, encode
 from redrive.store.base import CYCLE, FENCE, ID, Row, Store
@@ -101,11 +102,11 @@ class Steps:
             await self._write(begun, "started", None)
         return begun
 
-    async def finish(self, begun: Begun, value: Any, decoder: Decoder[Any]) -> Any:
-        """Keep what the function returned; answer it as every later attempt will see it."""
+    async def finish(self, begun: Begun, value: Any, decoder: Decoder[Any], follow_ups: Sequence[NewEvent] = ()) -> Any:
+        """Keep what the function returned, with what it published; answer it as every later attempt will see it."""
         text = encode(value, self._limits, f"the result of step {begun.step.name!r}")
         result = read_result(begun.step.name, text, decoder)
-        await self._write(begun, "done", text)
+        await self._write(begun, "done", text, follow_ups)
         return result
 
     def _take_name(self, name: str) -> None:
@@ -136,7 +137,7 @@ class Steps:
         # What was undone must not be answered by the other side as done already.
         return Step(name, f"{key}/{self._from}" if self._from else key)
 
-    async def _write(self, begun: Begun, state: str, result: str | None) -> None:
+    async def _write(self, begun: Begun, state: str, result: str | None, follow_ups: Sequence[NewEvent] = ()) -> None:
         undo = begun.compensation
         clock = self._store.clock
         values: dict[str, Any] = {
@@ -147,6 +148,8 @@ class Steps:
         }  # fmt: skip
         async with self._store.transaction() as tx:
             written = await tx.run("step_write", **values)
+            if written and follow_ups:
+                await tx.publish(follow_ups)
             if not written and undo is not None and state == "done":
                 # Cancelled while the function ran: its effect came too late for the compensations, so it gets its own.
                 await tx.run("step_late", now_cycle=self._row[CYCLE], **values)
@@ -250,6 +253,11 @@ def read_result(name: str, text: str, decoder: Decoder[Any]) -> Any:
             f"the result of step {name!r} {said}. Return what its annotation says; "
             "if the code has changed since it was kept, replay the event from the start"
         ) from error
+
+
+def running_step() -> str | None:
+    """Name the step whose function is running, if one is."""
+    return _inside.get()
 
 
 @contextmanager

@@ -298,6 +298,13 @@ MUTANTS = [
     Mutant("pg-group-not-counted", "a dead letter is missing in its group",
            f"{POSTGRES}/settle.sql", "redrive.count_dead(array_agg(id), true,",
            "redrive.count_dead(null::uuid[], true,", _TOGETHER),
+    Mutant("follow-ups-at-once", "an attempt that fails has published its follow-ups",
+           "context.py", "        return self._keep(events)\n",
+           "        return (await self._desk.store.publish(events))[0]\n", "tests/worker/test_follow_ups.py"),
+    Mutant("follow-ups-without-fence", "a worker whose lease was lost publishes follow-ups",
+           "store/sqlite.py", "            if not _deliver_row(connection, now, str(event_id), fence):\n"
+           "                return False\n", "            _deliver_row(connection, now, str(event_id), fence)\n",
+           "tests/worker/test_follow_ups.py"),
     Mutant("pg-key-left-behind", "what is blocked while the one before it ends stays blocked",
            f"{POSTGRES}/migrations/0006_keys.sql",
            "          and f.status = 'in_flight'\n        for share of f skip locked) before",

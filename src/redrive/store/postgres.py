@@ -369,6 +369,20 @@ class PostgresStore:
         with translating(self._place):
             return await self._run(lambda connection: publish_rows(connection, events, self._now(), notify=self.notify))
 
+    async def deliver_with(self, event_id: Any, fence: int, events: Sequence[NewEvent]) -> bool:
+        query, now = self.sql("deliver"), self._now()
+
+        async def job(connection: Any) -> bool:
+            async with connection.transaction(isolation="read_committed"):
+                values = query.values({"id": event_id, "fence": fence, "now": now})
+                if not await connection.fetch(query.numbered, *values):
+                    return False
+                await publish_rows(connection, events, now, notify=self.notify)
+                return True
+
+        with translating(self._place):
+            return await self._run(job)
+
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator["PostgresTransaction"]:
         """Lend a connection for one transaction; commits at the end, rolls back on any exception.

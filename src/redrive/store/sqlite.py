@@ -275,6 +275,17 @@ class SqliteStore:
         self._wake()
         return list(published)
 
+    async def deliver_with(self, event_id: Any, fence: int, events: Sequence[NewEvent]) -> bool:
+        def job(connection: sqlite3.Connection, now: int) -> bool:
+            if not _deliver_row(connection, now, str(event_id), fence):
+                return False
+            publish_rows(connection, events, now)
+            return True
+
+        is_delivered = await self.writer.do(job)
+        self._wake()
+        return bool(is_delivered)
+
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator["SqliteTransaction"]:
         """Lend the connection for one transaction; commits at the end, rolls back on any exception."""
@@ -714,16 +725,7 @@ class SqliteTransaction:
         )
 
     async def deliver(self, event_id: Any, fence: int) -> bool:
-        values = {"id": str(event_id), "fence": fence, "now": self._now}
-        return await self._run(lambda: self._deliver(values))
-
-    def _deliver(self, values: Mapping[str, Any]) -> bool:
-        if self.connection.execute(_sql(self.connection, "deliver_named").text, values).rowcount != 1:
-            return False
-        query = own(self.connection, "select target, ordering_key from redrive_outbox where id = ?")
-        promote(self.connection, self._now, self.connection.execute(query, (values["id"],)).fetchall())
-        look_at_batches(self.connection, self._now, [values["id"]])
-        return True
+        return await self._run(lambda: _deliver_row(self.connection, self._now, str(event_id), fence))
 
     async def run(self, verb: str, clauses: Clauses = (), **values: Any) -> list[dict[str, Any]]:
         """Run one of our statements."""
@@ -876,6 +878,17 @@ def _deliver_rows(connection: sqlite3.Connection, now: int, rows: Sequence[Row])
     promote(connection, now, [(row[TARGET], row[ORDERING_KEY]) for row in rows])
     look_at_batches(connection, now, [row[ID] for row in rows])
     return refused
+
+
+def _deliver_row(connection: sqlite3.Connection, now: int, event_id: str, fence: int) -> bool:
+    """End one event as delivered, in the transaction of what it did."""
+    values = {"id": event_id, "fence": fence, "now": now}
+    if connection.execute(_sql(connection, "deliver_named").text, values).rowcount != 1:
+        return False
+    query = own(connection, "select target, ordering_key from redrive_outbox where id = ?")
+    promote(connection, now, connection.execute(query, (event_id,)).fetchall())
+    look_at_batches(connection, now, [event_id])
+    return True
 
 
 def _stands(connection: sqlite3.Connection, event_id: Any, fence: int, status: Status) -> bool:
