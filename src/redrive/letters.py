@@ -16,7 +16,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstrai
 from redrive.errors import PayloadRefused
 from redrive.event import ErrorClass, FailureCycle
 from redrive.instant import to_micros
-from redrive.payload import Limits, encode, encode_headers
+from redrive.payload import Limits, encode, encode_headers, parse_strict
 from redrive.store.base import Store
 
 MOST_BYTES: Final = 33_554_432  # of one line; ours are far below
@@ -83,10 +83,13 @@ def read(line: bytes) -> dict[str, Any]:
     if len(line) > MOST_BYTES:
         raise BadLetter(f"it has more than {MOST_BYTES:,} bytes")
     try:
+        parse_strict(line)  # pydantic's own parser keeps the last of two keys, and the double next to a number
         letter = Letter.model_validate_json(line)
         return _row(letter)
     except ValidationError as error:
         raise BadLetter(_said(error)) from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise BadLetter(f"it is no JSON object ({str(error)[:200]})") from None
     except PayloadRefused as error:
         raise BadLetter(str(error)) from None
     except (ValueError, TypeError, AttributeError) as error:  # a cycle of the history that is none

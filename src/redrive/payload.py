@@ -11,8 +11,9 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
@@ -32,6 +33,7 @@ __all__ = [
     "decode",
     "encode",
     "encode_headers",
+    "parse_strict",
     "redact",
 ]
 
@@ -115,6 +117,63 @@ def encode(value: Any, limits: Limits = DEFAULT_LIMITS, what: str = "payload", *
 def decode(text: str | bytes) -> Any:
     """Return the plain value of JSON text."""
     return json.loads(text)
+
+
+# --- JSON that others wrote ---
+
+_EXACT_LENGTH = 16  # a point and 15 digits: a double holds every such number
+_MOST_DIGITS = 767  # no double has more significant digits
+
+
+def parse_strict(text: str | bytes) -> Any:
+    """Return the value of JSON text from outside, or refuse text whose value would change on the way.
+
+    Refused are keys that an object has twice, fractions that a double does not hold and whole numbers of more than
+    4,300 digits (``PayloadRefused``); smaller whole numbers are kept exactly. Text that is no JSON, NaN included, is a
+    ``json.JSONDecodeError``, bytes that are not UTF-8 a ``UnicodeDecodeError``; all three are ``ValueError``.
+    """
+    try:
+        return _strict_decoder(text if isinstance(text, str) else text.decode())
+    except (PayloadRefused, json.JSONDecodeError, UnicodeDecodeError):
+        raise
+    except RecursionError:
+        raise PayloadRefused("the JSON is nested too deeply; flatten it") from None
+    except ValueError:
+        raise PayloadRefused("the JSON holds an integer of more than 4,300 digits; send a string") from None
+
+
+def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) == len(pairs):
+        return found
+    seen: set[str] = set()
+    twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+    raise PayloadRefused(f"the JSON has the key {_short(twice)} twice in one object; send it once")
+
+
+def _exact(text: str) -> float:
+    """Read a number with a fraction or an exponent; written with as many digits as it has here, it is the same again.
+
+    That takes doubles in every form in which others write them (0.1, 0.10000000000000001) and no other number.
+    """
+    number = float(text)
+    if len(text) <= _EXACT_LENGTH and "e" not in text and "E" not in text:
+        return number
+    mantissa = re.split("[eE]", text, maxsplit=1)[0]
+    digits = len(mantissa.replace(".", "").lstrip("-0").rstrip("0"))
+    if digits == 0:
+        return number
+    is_double = 0.0 < abs(number) < math.inf and digits <= _MOST_DIGITS
+    if is_double and Decimal(f"{number:.{digits}g}") == Decimal(text):
+        return number
+    raise PayloadRefused(f"the JSON has the number {text[:40]}, which a double does not hold exactly; send a string")
+
+
+def _no_constant(name: str) -> Any:
+    raise json.JSONDecodeError(f"{name} is not a number of JSON: send null or a string", name, 0)
+
+
+_strict_decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_exact, parse_constant=_no_constant).decode
 
 
 # --- refusing ---

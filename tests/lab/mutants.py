@@ -345,6 +345,12 @@ MUTANTS = [
     Mutant("pg-purge-live", "a purge removes what has not ended",
            f"{POSTGRES}/purge_ended.sql", "status in ('delivered', 'cancelled') and ended_at < :before::timestamptz",
            "status <> 'failed' and coalesce(ended_at, created_at) < :before::timestamptz", _TOGETHER),
+    Mutant("key-twice-kept", "of a key that an object has twice the last is kept, and nobody is told",
+           "payload.py", "    if len(found) == len(pairs):\n", "    if len(found) <= len(pairs):\n",
+           "tests/words/test_payload.py"),
+    Mutant("number-rounded", "a number that a double does not hold is rounded, and nobody is told",
+           "payload.py", "if is_double and Decimal", "if is_double or Decimal",
+           "tests/words/test_payload.py"),
 ]  # fmt: skip
 
 

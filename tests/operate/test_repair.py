@@ -216,6 +216,8 @@ def test_a_whole_payload_comes_from_a_file_or_from_input(sqlite_desk: Desk) -> N
         (["--set", "n=1"], 2, "write payload.field"),
         (["--unset", "payload.gone"], 2, "there is no payload.gone"),
         (["--payload", "{"], 2, "not JSON"),
+        (["--payload", '{"n": 1, "n": 2}'], 2, "has the key 'n' twice"),
+        (["--set", "payload.n=1e400"], 4, "a double does not hold"),
         (["--payload", "@nowhere.json"], 1, "nowhere.json cannot be read"),
         (["--set", "payload.n=\u0000"], 4, "NUL"),
         (["--generation", "-1"], 2, "whole number from 0"),
@@ -426,6 +428,8 @@ def test_a_broken_line_is_named_and_stops_everything_unless_it_may_be_skipped(de
     lines = [
         json.loads(good) | {"id": str(uuid4())}, "{not json", json.loads(pending) | {"status": "pending"}, {"id": "x"},
         json.loads(good) | {"id": str(uuid4()), "payload": "a\u0000b"}, json.loads(good) | {"attempts": -1},
+        good.replace('{"n": 1}', '{"n": 1, "n": 2}').replace('{"n": 2}', '{"n": 2, "n": 1}'),
+        good.replace('{"n": 1}', '{"n": 1e400}').replace('{"n": 2}', '{"n": 1e400}'),
     ]  # fmt: skip
     text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines) + "\n\n"
 
@@ -434,10 +438,18 @@ def test_a_broken_line_is_named_and_stops_everything_unless_it_may_be_skipped(de
     lax = desk("dlq", "import", "-", "--reason", "r", "--skip-bad", "-o", "json", stdin=text)
 
     assert (strict.code, count) == (2, 2)
-    for number, said in ((2, "no JSON object"), (3, "not failed"), (4, "id"), (5, "NUL"), (6, "attempts")):
+    for number, said in (
+        (2, "no JSON object"),
+        (3, "not failed"),
+        (4, "id"),
+        (5, "NUL"),
+        (6, "attempts"),
+        (7, "twice"),
+        (8, "1e400"),
+    ):
         assert f"✗ line {number}: " in strict.err
         assert said in strict.err
-    assert lax.json == {"lines": 6, "imported": 1, "would_import": None, "already_there": 0, "bad": 5}
+    assert lax.json == {"lines": 8, "imported": 1, "would_import": None, "already_there": 0, "bad": 7}
     assert desk.dead_count() == 3
 
 

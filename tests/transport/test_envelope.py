@@ -190,7 +190,7 @@ def document(**changes: Any) -> bytes:
         (STRUCTURED, b"{", "not JSON"),
         (STRUCTURED, b"[]", "a JSON object, not a list"),
         (STRUCTURED, b"\xff{}", "not UTF-8 at byte 0"),
-        (STRUCTURED, b"[" * 100_000, "not JSON"),
+        (STRUCTURED, b"[" * 100_000, "nested too deeply"),
         (STRUCTURED, document(specversion="0.3"), "specversion '0.3' is unknown"),
         (STRUCTURED, document(specversion=None), "specversion"),
         (STRUCTURED, document(id=""), "no id"),

@@ -153,7 +153,10 @@ async def test_what_cannot_be_read_stands_raw_in_quarantine_and_is_read_again_af
         (document("x" * 600), STRUCTURED, "id has 600 characters"),
         (document("a\0b"), STRUCTURED, "NUL"),
         (document("1", type="t" * 300), STRUCTURED, "type has 300 characters"),
-        (document("1", data="\ud800"), STRUCTURED, "not JSON"),
+        (document("1", data="\ud800"), STRUCTURED, "lone surrogate"),
+        (document("1").replace(b"{", b'{"id": "2",', 1), STRUCTURED, "has the key 'id' twice"),
+        (document("1", data=7).replace(b"7", b"0.12345678901234567890123456789"), STRUCTURED, "a double does not hold"),
+        (document("1", data=7).replace(b"7", b"9" * 5_000), STRUCTURED, "4,300 digits"),
         (document("1", data="x" * 2_000), STRUCTURED, "at most 1,000 are allowed"),
     ],
 )

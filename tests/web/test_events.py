@@ -274,3 +274,17 @@ async def test_a_shadow_says_how_it_would_end(site: Site) -> None:
 
     assert tried.json()["would"] == "fail"
     assert forced.status_code == 403
+
+
+@pytest.mark.req("A7")
+@pytest.mark.parametrize("payload", ['{"n": 1, "n": 2}', "1e400", "0.12345678901234567890123"])
+async def test_an_edit_whose_payload_would_change_is_refused(site: Site, payload: str) -> None:
+    path = f"/api/v1/events/{site.dead}"
+    async with site.client(Role.OPERATOR) as client:
+        etag = (await client.get(path)).headers["etag"]
+        body = f'{{"reason": "mend it", "payload": {payload}}}'
+        headers = {"If-Match": etag, "Content-Type": "application/json"}
+        answer = await client.post(f"{path}/edit", content=body, headers=headers)
+
+    assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
+    assert "the JSON has the" in answer.json()["detail"]

@@ -114,6 +114,11 @@ async def test_of_a_type_with_several_handlers_one_answer_is_given_for_each_even
         (b'{"type": "a", "payload": ' + b"[" * 100 + b"]" * 100 + b"}", 422),
         (b'{"type": "a", "payload": "' + b"x" * 1_100_000 + b'"}', 422),
         (b"\xff\xfe", 422),
+        (b'{"type": "a", "payload": {"n": 1, "n": 2}}', 422),
+        (b'{"type": "a", "type": "b"}', 422),
+        (b'{"type": "a", "payload": 9007199254740993.5}', 422),
+        (b'{"type": "a", "payload": 1e400}', 422),
+        (b'[{"type": "a", "payload": ' + b"9" * 5_000 + b"}]", 422),
     ],
 )
 async def test_what_cannot_be_stored_is_refused_with_a_sentence(sqlite_site: Site, body: bytes, status: int) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
 from redrive.errors import ConfigurationError, PayloadInvalid, PayloadRefused
-from redrive.payload import Decoder, Limits, check_text, decode, encode, encode_headers, redact
+from redrive.payload import Decoder, Limits, check_text, decode, encode, encode_headers, parse_strict, redact
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 JSON = st.recursive(
@@ -356,3 +356,58 @@ def test_masking_keeps_the_other_fields_of_the_same_name() -> None:
 @given(JSON)
 def test_masking_nothing_changes_nothing(value: Any) -> None:
     assert redact(value, ["no-such-field-anywhere"]) == value
+
+
+# --- JSON that others wrote ---
+
+
+@pytest.mark.req("A7")
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("9007199254740993", 9007199254740993),
+        ("-" + "9" * 4_000, -int("9" * 4_000)),
+        ("0.1", 0.1),
+        ("0.10000000000000001", 0.1),
+        ("0.1000000000000000055511151231257827021181583404541015625", 0.1),
+        ("0.1" + "0" * 60, 0.1),
+        ("1e23", 1e23),
+        ("5e-324", 5e-324),
+        ("-0.0", -0.0),
+        ("0e999999", 0.0),
+        ("1.7976931348623157e308", 1.7976931348623157e308),
+        ('{"a": [1, {"a": 2}]}', {"a": [1, {"a": 2}]}),
+        (b'"\xc3\xa9"', "é"),
+    ],
+)
+def test_json_from_outside_is_read_when_its_value_stays_the_same(text: str | bytes, value: Any) -> None:
+    assert repr(parse_strict(text)) == repr(value)
+
+
+@pytest.mark.req("A7")
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": 1, "a": 1}',
+        '[{"b": {"a": 1, "c": 2, "\\u0061": 3}}]',
+        "1e400",
+        "-1e999999999999999999999",
+        "1e-400",
+        "4e-324",
+        "9007199254740993.0",
+        "123456789012345678901.5",
+        "0.1234567890123456789012345678901234567890",
+        "0." + "1" * 100_000,
+        "9" * 5_000,
+        "[" * 100_000 + "]" * 100_000,
+    ],
+)
+def test_json_from_outside_is_refused_when_its_value_would_change(text: str) -> None:
+    with pytest.raises(PayloadRefused, match="the JSON"):
+        parse_strict(text)
+
+
+@pytest.mark.parametrize("text", ["", "{", "{'a': 1}", "[1,]", "NaN", "[-Infinity]", '"a\nb"', b'"\xff"', "\ufeff1"])
+def test_text_that_is_no_json_is_an_error_of_its_own(text: str | bytes) -> None:
+    with pytest.raises((json.JSONDecodeError, UnicodeDecodeError)):
+        parse_strict(text)

@@ -11,7 +11,8 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from redrive.errors import RedriveError, Refused
+from redrive.errors import PayloadRefused, RedriveError, Refused
+from redrive.payload import parse_strict
 
 _IDENTITY: Final = frozenset({
     "id", "type", "source", "target", "subject", "key", "idempotency_key", "retry_key", "correlation_id", "corr",
@@ -46,8 +47,10 @@ def assignment(text: str) -> Change:
         raise BadEdit(f"{text[:64]!r} sets nothing: write payload.field=value")
     said = text[end + 1 :]
     try:
-        value = json.loads(said, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
+        value = parse_strict(said)
+    except PayloadRefused:  # JSON, but not as it would be stored
+        raise
+    except ValueError:
         value = said
     return Change(path, value)
 
@@ -63,10 +66,6 @@ def removal(text: str) -> Change:
     if text[end:]:
         raise BadEdit(f"{text[:64]!r} is not a field: write payload.field, without a value")
     return Change(path, gone=True)
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(name)
 
 
 def _path(text: str) -> tuple[tuple[str, ...], int]:

@@ -18,9 +18,10 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
-from redrive.errors import Unparsable
+from redrive.errors import PayloadRefused, Unparsable
+from redrive.payload import parse_strict
 from redrive.transport.base import OURS, Message, Mode
 
 SPECVERSION: Final = "1.0"
@@ -264,9 +265,12 @@ def read_json(body: bytes | None) -> Any:
         schema = int.from_bytes(body[1:_SCHEMA_HEAD], "big")
         raise Unparsable(f"schema id {schema} is unknown here: give the intake parse=… that asks your registry for it")
     try:
-        return from_json(body, allow_inf_nan=False)  # a third of the time that json.loads takes
+        return parse_strict(body)
+    except UnicodeDecodeError as error:
+        raise Unparsable(f"the body is not UTF-8 at byte {error.start:,}") from error
+    except PayloadRefused as error:
+        raise Unparsable(str(error)) from error
     except ValueError as error:
-        _utf8("the body", body)
         raise Unparsable(f"the body is not JSON: {str(error)[:200]}") from error
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from redrive.app import Redrive
-from redrive.errors import ConfigurationError
+from redrive.errors import ConfigurationError, PayloadRefused
 from redrive.event import Options, Priority, Published
 from redrive.operate.cli import show
 from redrive.operate.cli.outcome import BadInput, say
@@ -23,6 +23,7 @@ from redrive.operate.cli.shared import (
     sqlite_path,
     url_from,
 )
+from redrive.payload import parse_strict
 
 _PRIORITIES = {each.name.lower(): each for each in Priority}
 
@@ -102,16 +103,12 @@ def payload_from(text: str) -> Any:
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"{place} cannot be read: {getattr(error, 'strerror', error)}") from None
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        return parse_strict(text)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise BadInput(f"{place} is not JSON: {error.msg} ({where}); text needs quotes: '\"like this\"'") from None
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"{place} is not JSON: {str(error)[:200]}") from None
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number; send null or a string")
+    except PayloadRefused as error:
+        raise BadInput(f"{place} cannot be stored: {error}") from None
 
 
 def _header(text: str) -> tuple[str, str]:

@@ -17,6 +17,7 @@ from redrive.operate.web.api.events import etag
 from redrive.operate.web.api.shared import IdPath
 from redrive.operate.web.guard import AppOf, CallerOf, needs
 from redrive.operate.web.problems import CHANGED, Problem
+from redrive.payload import parse_strict
 
 router = new_router()
 
@@ -72,12 +73,6 @@ def _rest(said: Form) -> dict[str, Any]:
 
 def _read(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_no_constant)
-    except RecursionError:
-        raise ValueError("this is nested too deeply") from None
+        return parse_strict(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"this is not JSON: {error.msg} in line {error.lineno}, column {error.colno}") from None
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON: write a number, a text or null")

@@ -7,7 +7,9 @@ come from a foreign page whether it does not, then the body within its limits, t
 
 import asyncio
 import ipaddress
+import json
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -25,6 +27,7 @@ from redrive.operate.auth import ANYBODY, Caller, Forbidden, ForeignOrigin, How,
 from redrive.operate.auth import proxied as vouched_for
 from redrive.operate.web import answers
 from redrive.operate.web.problems import BAD_REQUEST, INVALID, NOT_READY, TOO_LARGE, TOO_SLOW, Problem, respond
+from redrive.payload import parse_strict
 
 BODY_BYTES: Final = 8_388_608
 BODY_SECONDS: Final = 30.0
@@ -228,6 +231,8 @@ class Guarded(APIRoute):
             if request.method in SAFE:
                 return await inner(request)
             request._body = await _body(request, guard.limits)  # noqa: SLF001 - where starlette keeps what was read
+            if not getattr(self.endpoint, "is_plain", False):
+                _read_json(request)
             if caller is None or "idempotency-key" not in request.headers:
                 return await inner(request)
             if self.permission in _SECRET:
@@ -266,6 +271,14 @@ async def _body(request: Request, limits: Limits) -> bytes:
                     return b"".join(parts) if len(parts) > 1 else parts[0]
     except TimeoutError:
         raise Problem(TOO_SLOW, f"the body did not come within {limits.body_seconds:g} s") from None
+
+
+def _read_json(request: Request) -> None:
+    """Read a JSON body as strictly as a payload, before FastAPI does; what is no JSON, FastAPI says itself."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind.endswith(("/json", "+json")):
+        with suppress(json.JSONDecodeError, UnicodeDecodeError):
+            request._json = parse_strict(request._body)  # noqa: SLF001 - where starlette keeps what was read
 
 
 def _too_large(limits: Limits) -> Problem:

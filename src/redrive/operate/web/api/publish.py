@@ -9,6 +9,7 @@ from pydantic import AwareDatetime, Field, TypeAdapter, ValidationError
 from starlette.responses import JSONResponse, Response
 
 from redrive.app import Redrive
+from redrive.errors import PayloadRefused
 from redrive.event import NewEvent, Options, Published
 from redrive.gather import Gather
 from redrive.inbox import Draft
@@ -18,6 +19,7 @@ from redrive.operate.web.api.shared import BASE, Strict
 from redrive.operate.web.api.shared import router as new_router
 from redrive.operate.web.guard import needs, plain
 from redrive.operate.web.problems import INVALID, NOT_JSON, Problem
+from redrive.payload import parse_strict
 from redrive.publish import KEY_LIMIT, NAME_LIMIT
 
 router = new_router("publish")
@@ -154,11 +156,17 @@ def _drafts(request: Request, body: bytes) -> tuple[Sequence[Draft], bool]:
         raise Problem(NOT_JSON, f"{kind[:100] or 'a body without a type'} is not taken here: send JSON or a CloudEvent")
     is_many = body.lstrip()[:1] == b"["
     try:
+        sent = parse_strict(body)
         if is_many:
-            return [each.draft() for each in _MANY.validate_json(body)], True
-        return [_ONE.validate_json(body).draft()], False
+            return [each.draft() for each in _MANY.validate_python(sent)], True
+        return [_ONE.validate_python(sent).draft()], False
     except ValidationError as error:
         raise _invalid(error) from None
+    except PayloadRefused:
+        raise
+    except ValueError as error:
+        fault = {"in": "body", "pointer": "/", "detail": f"Invalid JSON: {str(error)[:300]}"}
+        raise Problem(INVALID, "the event does not fit", errors=[fault]) from None
 
 
 def _invalid(error: ValidationError) -> Problem:
