@@ -38,7 +38,7 @@ RetryHook = Callable[["Retry", Any], Awaitable[None]]
 class Handler:
     """Your code, and what was said about it when it was registered."""
 
-    type: str
+    types: tuple[str, ...]
     target: str
     function: Callable[..., Any]
     retry: RetryPolicy | None = None
@@ -108,7 +108,7 @@ class Retry(FailedAttempt):
 def handler_from(
     function: Callable[..., Any],
     *,
-    type_: str,
+    types: tuple[str, ...],
     target: str,
     retry: RetryPolicy | None,
     rules: Sequence[Rule],
@@ -147,7 +147,7 @@ def handler_from(
         raise ConfigurationError(message) from error
     wanted = hints.get(parameters[0].name, Any)
     return Handler(
-        type=type_,
+        types=types,
         target=target,
         function=function,
         retry=retry,

@@ -252,6 +252,6 @@ def _sender(url: str, place: int) -> Handler:
             raise ConnectionError(message)
 
     return handler_from(
-        send, type_=NOTICE, target=f"{NOTICE}:{place}", retry=_RETRY, rules=DEFAULT_RULES, on_dead_letter=None,
+        send, types=(NOTICE,), target=f"{NOTICE}:{place}", retry=_RETRY, rules=DEFAULT_RULES, on_dead_letter=None,
         timeout=_TIMEOUT, brake=False,
     )  # fmt: skip

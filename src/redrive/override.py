@@ -9,7 +9,7 @@ Every change has a name and a reason, and is on the trail. Workers read what has
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -114,19 +114,19 @@ def _span(value: object) -> float:
 # --- which applies ---
 
 
-def specificity(pattern: str, type_: str, target: str) -> tuple[int, int] | None:
-    """Say how closely a pattern describes a handler; nothing when it does not."""
+def specificity(pattern: str, types: Sequence[str], target: str) -> tuple[int, int] | None:
+    """Rank how closely a pattern describes a handler of these types; None when it does not."""
     if pattern.endswith("*"):
         begins = pattern[:-1]
-        return (1, len(begins)) if target.startswith(begins) or type_.startswith(begins) else None
+        return (1, len(begins)) if any(name.startswith(begins) for name in (target, *types)) else None
     if pattern == target:
         return (3, 0)
-    return (2, 0) if pattern == type_ else None
+    return (2, 0) if pattern in types else None
 
 
-def matching(overrides: Iterable[Override], type_: str, target: str) -> list[Override]:
+def matching(overrides: Iterable[Override], types: Sequence[str], target: str) -> list[Override]:
     """Return those that apply to a handler, the most specific last."""
-    ranked = [(rank, each) for each in overrides if (rank := specificity(each.pattern, type_, target)) is not None]
+    ranked = [(rank, each) for each in overrides if (rank := specificity(each.pattern, types, target)) is not None]
     return [each for _, each in sorted(ranked, key=lambda pair: pair[0])]
 
 

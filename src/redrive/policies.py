@@ -58,7 +58,7 @@ class Policies:
 
 def _under(handler: Handler, retry: RetryPolicy, overrides: list[override.Override]) -> Handler:
     """Put what operators say in the place of what a handler says."""
-    said = override.matching(overrides, handler.type, handler.target)
+    said = override.matching(overrides, handler.types, handler.target)
     if not said:
         return handler
     terms = override.Terms(handler.retry or retry, handler.timeout, handler.concurrency, handler.rate)

@@ -161,12 +161,17 @@ class Reconcilers:
         }  # fmt: skip
         self._register(
             handler_from(
-                self._runner(this), type_=this.run_type, target=this.run_target, timeout=timeout, brake=False, **common
+                self._runner(this),
+                types=(this.run_type,),
+                target=this.run_target,
+                timeout=timeout,
+                brake=False,
+                **common,
             )
         )
         self._register(
             handler_from(
-                self._converger(this), type_=this.converge_type, target=this.converge_target,
+                self._converger(this), types=(this.converge_type,), target=this.converge_target,
                 timeout=converge_timeout, **common,
             )
         )  # fmt: skip

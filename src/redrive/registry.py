@@ -48,7 +48,7 @@ class Registry:
     def handler(
         self,
         type_: str,
-        *,
+        *more_types: str,
         name: str | None = None,
         retry: RetryPolicy | None = None,
         rules: Sequence[Rule] | None = None,
@@ -66,10 +66,12 @@ class Registry:
         concurrency: int | None = None,
         rate: str | None = None,
     ) -> Callable[[F], F]:
-        """Register the decorated function for events of a type.
+        """Register the decorated function for events of one type or several.
 
-        A type's first handler needs no name: its target is the type itself, so that whoever publishes need not know it.
+        A type's first handler needs no name: its target is the type itself, so that publishers need not know it.
         Every further handler of the type has one; each gets a row, a retry state and a dead letter of its own.
+        A handler of several types has a name too. It keeps the order of a key over all its types; ``ctx.type`` tells
+        them apart.
         ``on_dead_letter`` and ``on_retry`` are async functions that are called with what failed and the transaction in
         which that is written down: what they write is committed with it. One that fails is an error that people are
         told of, and the event goes its way without it.
@@ -88,7 +90,9 @@ class Registry:
         """
         if on_failed not in ("block", "pass"):
             raise ConfigurationError(f'on_failed is "block" or "pass", not {on_failed!r}')
-        check_text(type_, "type", NAME_LIMIT)
+        types = tuple(dict.fromkeys(check_text(each, "type", NAME_LIMIT) for each in (type_, *more_types)))
+        if name is None and len(types) > 1:
+            raise ConfigurationError(f"a handler of several types ({', '.join(types)}) needs a name: add name='…'")
         target = type_ if name is None else check_text(name, "name", NAME_LIMIT)
         unknown = set(compensate_on) - set(COMPENSATE_ON)
         if unknown or isinstance(compensate_on, str):
@@ -107,7 +111,7 @@ class Registry:
                 raise ConfigurationError(message)
             self._handlers[target] = handler_from(
                 function,
-                type_=type_,
+                types=types,
                 target=target,
                 retry=retry,
                 rules=self.rules if rules is None else (*rules, *self.rules),
@@ -125,7 +129,8 @@ class Registry:
                 concurrency=at_once,
                 rate=speed,
             )
-            self.route(type_, target)
+            for each in types:
+                self.route(each, target)
             return function
 
         return register
@@ -133,7 +138,8 @@ class Registry:
     def _register(self, handler: Handler) -> None:
         """Take a handler that another part of the app has made."""
         self._handlers[handler.target] = handler
-        self.route(handler.type, handler.target)
+        for each in handler.types:
+            self.route(each, handler.target)
 
     def compensation(
         self,
@@ -159,7 +165,7 @@ class Registry:
                 raise ConfigurationError(message)
             self._handlers[target] = handler_from(
                 function,
-                type_=COMPENSATE,
+                types=(COMPENSATE,),
                 target=target,
                 retry=retry,
                 rules=self.rules if rules is None else (*rules, *self.rules),
@@ -204,8 +210,7 @@ class Registry:
         matter and address, retried, and visible when they fail. Groups that are muted stay quiet.
         """
         for each in self._notices.to(urls, on=on, most_an_hour=most_an_hour):
-            self._handlers[each.target] = each
-            self.route(each.type, each.target)
+            self._register(each)
 
     def route(self, type_: str, *targets: str, queue: str | None = None) -> None:
         """Say which targets events of a type have, for a process that publishes but does not handle them.
@@ -257,7 +262,7 @@ class Registry:
             foreign=foreign,
         )  # fmt: skip
         self._handlers[check_text(route.target, "name", NAME_LIMIT)] = Handler(
-            type=types[0],
+            types=types,
             target=route.target,
             function=route.send,
             retry=retry,
@@ -298,7 +303,7 @@ class Registry:
             inlet, types=types, parse=parse, batch=batch, max_backlog=max_backlog, remember=remember
         )
         self._handlers[check_text(made.target, "name", NAME_LIMIT)] = handler_from(
-            made.again, type_=RAW, target=made.target, retry=None, rules=self.rules, on_dead_letter=None
+            made.again, types=(RAW,), target=made.target, retry=None, rules=self.rules, on_dead_letter=None
         )
 
     @property

@@ -130,7 +130,7 @@ class Worker:
         apart = [target for target, handler in handlers.items() if handler.isolation]
         self._throttles = Throttles(store, clock, handlers, self._lanes, apart, options.most_apart)
         self._hands = Hands(clock, self._circuits, tally, counts)
-        has_listeners = any(handler.type == FAILED_TYPE for handler in handlers.values())
+        has_listeners = any(FAILED_TYPE in handler.types for handler in handlers.values())
         self._hooks = Hooks(
             store, clock, self._hands, counts, self._new_events,
             session=self._session, by=self.name, mask=options.mask, has_listeners=has_listeners,

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from redrive import Context, Redrive, Rejected, RetryPolicy, Status
+from redrive import ConfigurationError, Context, Redrive, Rejected, RetryPolicy, Status
 from redrive.store.base import EventFilter
 from tests import warm
 from tests.waiting import until
@@ -313,3 +313,68 @@ async def test_a_worker_without_a_generation_leaves_alone_what_has_one(app: Redr
 
     await app.worker(generation=3).drain()
     assert seen == [2, 1]
+
+
+@pytest.mark.req("B6")
+async def test_a_handler_of_several_types_keeps_the_order_of_a_key_over_all_of_them(app: Redrive) -> None:
+    seen: list[tuple[str, str]] = []
+    running: set[str] = set()
+
+    @app.handler("order.paid", "order.cancelled", name="order-ledger")
+    async def book(payload: dict[str, str], ctx: Context) -> None:
+        assert payload["order"] not in running
+        running.add(payload["order"])
+        await asyncio.sleep(0.005)
+        running.remove(payload["order"])
+        seen.append((payload["order"], ctx.type))
+
+    for _ in range(3):
+        for order in ("7", "8"):
+            for type_ in ("order.paid", "order.cancelled"):
+                await app.publish(type_, {"order": order}, ordering_key=order)
+    async with working(app, concurrency=8):
+        await until(lambda: len(seen) == 12)
+
+    for order in ("7", "8"):
+        assert [type_ for of, type_ in seen if of == order] == ["order.paid", "order.cancelled"] * 3
+
+
+async def test_a_dead_letter_holds_up_its_key_over_all_types_of_its_handler(app: Redrive) -> None:
+    @app.handler("order.paid", "order.cancelled", name="order-ledger")
+    async def book(_payload: Any, ctx: Context) -> None:
+        if ctx.type == "order.paid":
+            raise Rejected("no such order")
+
+    await app.publish("order.paid", ordering_key="7")
+    later = await app.publish("order.cancelled", ordering_key="7")
+    await app.worker().drain()
+
+    (held,) = await app.held_keys()
+    assert (held.target, held.waiting) == ("order-ledger", 1)
+    (waiting,) = await app.events(EventFilter(status=Status.BLOCKED))
+    assert waiting.id == later.id
+
+
+def test_a_handler_of_several_types_needs_a_name() -> None:
+    app = Redrive("sqlite:///:memory:")
+
+    with pytest.raises(ConfigurationError, match=r"several types \(order.paid, order.cancelled\) needs a name"):
+        app.handler("order.paid", "order.cancelled")
+
+
+@pytest.mark.req("A8")
+async def test_a_policy_for_any_of_its_types_holds_for_a_handler_of_several(app: Redrive) -> None:
+    attempts: list[int] = []
+
+    @app.handler("order.paid", "order.cancelled", name="order-ledger")
+    async def book(_payload: Any, ctx: Context) -> None:
+        attempts.append(ctx.attempt)
+        raise ConnectionError("the ledger is away")
+
+    await app.set_policy("order.cancelled", max_attempts=1, by="ann", reason="one is enough")
+    await app.publish("order.paid")
+    await app.worker().drain()
+
+    assert attempts == [1]
+    (event,) = await app.events()
+    assert event.status is Status.FAILED

@@ -55,7 +55,7 @@ def standing(name: str, of: Redrive | None, overrides: Sequence[Override], value
         terms = Terms(handler.retry or terms.retry, handler.timeout, handler.concurrency, handler.rate)
         source = "handler"
     said_by = dict.fromkeys(FIELDS, source)
-    for each in override.matching(overrides, handler.type if handler else name, name):
+    for each in override.matching(overrides, handler.types if handler else (name,), name):
         terms = override.with_values(terms, each.values)
         said_by.update(dict.fromkeys(each.values, f"{each.pattern}, set by {each.set_by}"))
     said_by.update(dict.fromkeys(values, "preview"))

@@ -130,7 +130,7 @@ class _World:
 
     async def plain(self) -> tuple[Any, dict[str, int]]:
         """Run it once without any trouble; return what is seen, and how often each of its handlers waits."""
-        targets = [name for name, handler in self.app.handlers.items() if handler.type == self.event[0]]
+        targets = [name for name, handler in self.app.handlers.items() if self.event[0] in handler.types]
         if not targets:
             raise ConfigurationError(f"nobody handles {self.event[0]}: name the type of an event that has a handler")
         async with await self._fresh() as h:

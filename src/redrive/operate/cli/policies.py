@@ -212,7 +212,7 @@ async def _set(
             raise BadInput(str(error)) from None
         live = [each for each in await app_.store.sessions() if each.ended_at is None]
         targets = {target for each in live for target in each.targets}
-        return before, after, any(override.specificity(pattern, target, target) for target in targets)
+        return before, after, any(override.specificity(pattern, (target,), target) for target in targets)
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> RenderableType:
