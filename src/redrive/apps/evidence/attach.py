@@ -1,13 +1,15 @@
 """Attach: bring the artifacts of one row to their case.
 
-    gate      under a row lock: what is attached or given up is skipped; a mark says that somebody calls from now on
+    gate      under a row lock: attached, given-up and claimed artifacts are skipped; the others are claimed
     calls     each artifact by itself, its id as the idempotency key; if anybody may have called before, ask first
     settle    outcomes, roll-up and one result an artifact, in one transaction
 
 Rows that come together share the transactions of gate and settle: a commit costs more than a row. An outcome is taken
 only for the number of attempts that it began with, so the same attempt is never written twice; an event that comes
-again finds nothing left to do. A worker that dies between the calls and the settling leaves the mark: the next one asks
-the case what it has before it attaches anything. A failed artifact is a state of its own, not a failed event. Only when
+again finds nothing left to do. A duplicate of a request that is being worked on finds its artifacts claimed and leaves
+them to the holder. A claim lasts as long as the handler may run. A worker that dies between the calls and the settling
+leaves its claims: its event comes back and may go on, anybody else may once they have expired, and both ask the case
+what it has before they attach anything. A failed artifact is a state of its own, not a failed event. Only when
 the case API is away as a whole does the event fail, and waits for the circuit; that spends no artifact's attempt.
 
 Next: ``retry`` for what failed, ``notices`` for the results.
@@ -17,6 +19,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final
 
 from redrive import Context, DeadLetter, Gather, Work
@@ -55,7 +58,8 @@ def register(desk: Desk) -> None:
 
     for type_ in (ATTACH, RETRY):
         desk.app.handler(
-            desk.handled(type_), needs=[DEPENDENCY], effects="outside", on_dead_letter=give_up
+            desk.handled(type_), needs=[DEPENDENCY], effects="outside", on_dead_letter=give_up,
+            timeout=desk.settings.claim,
         )(attach)  # fmt: skip
 
 
@@ -96,34 +100,39 @@ Settle = Gather[Ended, Answers]
 
 
 def gate_of(desk: Desk) -> Gate:
-    """Let rows through. Once a passage is answered, everybody knows that its row may have been tried."""
+    """Let rows through. Once a passage is answered, its artifacts are claimed."""
 
     async def let_through(passages: Sequence[Passage]) -> list[list[Artifact]]:
         async with desk.app.transaction() as tx:
             await desk.tables.by_index(tx)
-            found = await through(desk, tx, passages)
-        return [found[each.row_id] for each in passages]
+            return await through(desk, tx, passages)
 
     return Gather(let_through, most=_AT_ONCE)
 
 
-async def through(desk: Desk, tx: Work, passages: Sequence[Passage]) -> dict[str, list[Artifact]]:
-    """Choose what is to be tried: what never was, and what the scheduler has asked for. Mark these rows."""
+async def through(desk: Desk, tx: Work, passages: Sequence[Passage]) -> list[list[Artifact]]:
+    """Claim, for each passage, the artifacts of its row that are to be tried and that nobody else has claimed.
+
+    To be tried are those that never were, and those that the scheduler has asked for.
+    """
     tables, now = desk.tables, desk.app.clock.now()
-    jobs, rows = tables.ids({each.job_id for each in passages}), tables.ids({each.row_id for each in passages})
-    wanted: dict[str, list[Artifact]] = {each.row_id: [] for each in passages}
-    for row_id, id_, key, name, type_, size, case_id, tried, status, retry_status, since in await tables.ask(
-        tx, "gate", jobs, rows
-    ):
+    first: dict[str, Passage] = {}
+    for each in passages:
+        first.setdefault(each.row_id, each)
+    wanted: dict[Passage, list[Artifact]] = {each: [] for each in first.values()}
+    jobs = tables.ids({each.job_id for each in passages})
+    for row in await tables.ask(tx, "gate", jobs, tables.ids(first), now):
+        row_id, id_, key, name, type_, size, case_id, tried, status, retry_status, holder, is_claimed = row
+        passage = first[str(row_id)]
+        if is_claimed and str(holder) != passage.event_id:
+            continue
         if status != "ATTACHED" and (tried == 0 or retry_status in ("RETRY_SCHEDULED", "RETRYING")):
-            ask_first = bool(tried) or since is not None
-            wanted[str(row_id)].append(Artifact(str(id_), key, name, type_, size, str(case_id), tried, ask_first))
-    marks = [{"row_id": each.row_id, "event_id": each.event_id} for each in passages if wanted[each.row_id]]
-    if marks:
-        await tables.do(tx, "mark", json.dumps(marks), now)
-    if again := [each.id for artifacts in wanted.values() for each in artifacts if each.attempt_count]:
-        await tables.do(tx, "retrying", tables.ids(again), now)
-    return wanted
+            ask_first = bool(tried) or holder is not None
+            wanted[passage].append(Artifact(str(id_), key, name, type_, size, str(case_id), tried, ask_first))
+    claims = [{"id": each.id, "event_id": passage.event_id} for passage, some in wanted.items() for each in some]
+    if claims:
+        await tables.do(tx, "claim", json.dumps(claims), now, now + timedelta(seconds=desk.settings.claim))
+    return [wanted.get(each, []) for each in passages]
 
 
 async def _call(desk: Desk, artifact: Artifact, found: tuple[int, Content] | None) -> Answer:
@@ -160,8 +169,9 @@ async def _settle(desk: Desk, tx: Work, ends: Sequence[Ended]) -> list[Answers]:
     for job_id, of_job in by_job.items():
         outcomes = [outcome for each in of_job for outcome in _outcomes(desk, each)]
         rows = desk.tables.ids({each.passage.row_id for each in of_job})
+        await desk.tables.ask(tx, "lock_rows", rows)  # so that roll-ups of one row see each other's artifacts
         written |= {str(row[0]) for row in await desk.tables.ask(tx, "outcomes", job_id, json.dumps(outcomes), now)}
-        await desk.tables.do(tx, "roll_up_done", job_id, rows, now)
+        await desk.tables.do(tx, "roll_up", job_id, rows, now)
     new = [[(artifact, answer) for artifact, answer in each.answers if artifact.id in written] for each in ends]
     pairs = [(each.passage, *pair) for each, answers in zip(ends, new, strict=True) for pair in answers]
     at = plain(now)
@@ -219,5 +229,5 @@ async def _give_up(desk: Desk, dead: DeadLetter, tx: Work) -> None:
 
 async def _end(desk: Desk, tx: Work, passage: Passage, answer: Answer) -> None:
     """Write the same answer down for all that a request would have tried."""
-    if wanted := (await through(desk, tx, [passage]))[passage.row_id]:
+    if wanted := (await through(desk, tx, [passage]))[0]:
         await _settle(desk, tx, [Ended(passage, [(each, answer) for each in wanted])])

@@ -14,6 +14,7 @@ import os
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,6 +45,7 @@ class FakeCases:
         self._journal: int | None = None
         self._server: asyncio.Server | None = None
         self._open: set[_Connection] = set()
+        self._held: list[Callable[[], None]] | None = None
         if journal is not None:
             self._remember(journal)
 
@@ -62,6 +64,20 @@ class FakeCases:
     def tell_all(self, *behaviours: str) -> None:
         """Say how the next calls shall end, whatever they are about."""
         self._always.extend(behaviours)
+
+    def hold(self) -> None:
+        """Keep every answer back until ``release``."""
+        self._held = []
+
+    def release(self) -> None:
+        """Send the answers that were kept back."""
+        held, self._held = self._held or [], None
+        for reply in held:
+            reply()
+
+    def reply(self, send: Callable[[], None]) -> None:
+        """Send an answer now, or when answers are released."""
+        send() if self._held is None else self._held.append(send)
 
     async def start(self, port: int = 0, host: str = "127.0.0.1") -> int:
         """Listen; return the port."""
@@ -162,7 +178,7 @@ class _Connection(asyncio.Protocol):
                 return
             body, self._buffer = whole
             method, path, _ = first.split(" ", 2)
-            self._reply(self._cases.answer(method, path, headers, body))
+            self._cases.reply(partial(self._reply, self._cases.answer(method, path, headers, body)))
 
     def _body(self, headers: dict[str, str], start: int) -> tuple[bytes, bytes] | None:
         """Take a body off the buffer, of a given length or in chunks; ``None`` while it is not all there."""

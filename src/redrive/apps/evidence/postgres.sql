@@ -24,7 +24,7 @@ create table if not exists evidence.file_job (
     updated_at timestamptz not null default now()
 );
 
--- One line of its CSV. The evidence_ columns are derived from the artifacts; attaching_ says that somebody calls.
+-- One line of its CSV. The evidence_ columns are derived from the artifacts.
 create table if not exists evidence.file_job_row (
     id uuid primary key,
     file_job_id uuid not null references evidence.file_job (id),
@@ -39,14 +39,13 @@ create table if not exists evidence.file_job_row (
         check (evidence_status in ('PENDING', 'COMPLETED', 'PARTIALLY_FAILED', 'FAILED')),
     evidence_failed_files jsonb,
     evidence_completed_at timestamptz,
-    attaching_event_id uuid,
-    attaching_since timestamptz,
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
     unique (file_job_id, line)
 ) with (fillfactor = 70);
 
--- One file that belongs to a case: the truth about what was tried and what became of it.
+-- One file that belongs to a case: the truth about what was tried and what became of it. claimed_by is the event whose
+-- handler may call the case API for it until claimed_until. An expired claim stays: its holder may have attached the file.
 create table if not exists evidence.file_job_artifact (
     id uuid primary key,
     file_job_id uuid not null,
@@ -86,9 +85,11 @@ create table if not exists evidence.file_job_artifact (
             true
         ) and retry_count < 2
     ) stored,
+    claimed_by uuid,
+    claimed_until timestamptz,
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now()
-);
+) with (fillfactor = 70);
 
 create index if not exists idx_artifact_retry_scan on evidence.file_job_artifact (next_retry_at, retry_count)
     where retry_status in ('PENDING', 'RETRY_FAILED') and retry_count < 2;

@@ -37,6 +37,8 @@ class Settings:
     case_connections: int = 64
     case_probe: float = 5.0
     """After how long a case API that was away is tried for the first time; then ever later, up to twelve times that."""
+    claim: float = 600.0
+    """How long one attempt at a request may take, and for how long it keeps duplicates away from its artifacts."""
     objects: str = "evidence-files"
     kafka: str = ""
     kafka_prefix: str = ""
@@ -71,6 +73,7 @@ class Settings:
             case_timeout=said.span("EVIDENCE_CASE_TIMEOUT", 1.0 if sample else 10.0),
             case_connections=said.whole("EVIDENCE_CASE_CONNECTIONS", 64, 1, 10_000),
             case_probe=said.span("EVIDENCE_CASE_PROBE", 5.0, least=0.05),
+            claim=said.span("EVIDENCE_CLAIM", default.claim, least=1.0),
             objects=environ.get("EVIDENCE_OBJECTS") or default.objects,
             kafka=environ.get("EVIDENCE_KAFKA", ""),
             kafka_prefix=environ.get("EVIDENCE_KAFKA_PREFIX", ""),

@@ -22,7 +22,7 @@ create table if not exists file_job (
     updated_at integer not null
 );
 
--- One line of its CSV. The evidence_ columns are derived from the artifacts; attaching_ says that somebody calls.
+-- One line of its CSV. The evidence_ columns are derived from the artifacts.
 create table if not exists file_job_row (
     id text primary key,
     file_job_id text not null references file_job (id),
@@ -37,14 +37,13 @@ create table if not exists file_job_row (
         check (evidence_status in ('PENDING', 'COMPLETED', 'PARTIALLY_FAILED', 'FAILED')),
     evidence_failed_files text,
     evidence_completed_at integer,
-    attaching_event_id text,
-    attaching_since integer,
     created_at integer not null,
     updated_at integer not null,
     unique (file_job_id, line)
 );
 
--- One file that belongs to a case: the truth about what was tried and what became of it.
+-- One file that belongs to a case: the truth about what was tried and what became of it. claimed_by is the event whose
+-- handler may call the case API for it until claimed_until. An expired claim stays: its holder may have attached the file.
 create table if not exists file_job_artifact (
     id text primary key,
     file_job_id text not null,
@@ -84,6 +83,8 @@ create table if not exists file_job_artifact (
             1
         ) and retry_count < 2
     ) stored,
+    claimed_by text,
+    claimed_until integer,
     created_at integer not null,
     updated_at integer not null
 );

@@ -1,5 +1,8 @@
 -- What the evidence app asks of its tables on PostgreSQL; statements.sqlite.sql has the same names.
 
+-- name: columns
+select column_name from information_schema.columns where table_schema = 'evidence' and table_name = 'file_job_artifact'
+
 -- name: job_add
 insert into evidence.file_job (id, file_name, file_size_bytes, s3_key, upload_key, created_at, updated_at)
 values ($1, $2, $3, $4, $5, $6, $6)
@@ -57,24 +60,25 @@ insert into evidence.file_job_event (event_id, file_job_id, file_job_row_id, eve
 select x.event_id, $1::uuid, x.row_id, $3::text, $4::timestamptz
 from json_to_recordset($2::json) as x (event_id uuid, row_id uuid)
 
--- The worker's gate. Row and artifacts are locked until the mark that somebody calls is committed.
+-- The worker's gate: row and artifacts are locked until the claims are committed. Everybody locks rows first, by id.
 -- name: gate
 select a.file_job_row_id, a.id, a.s3_key, a.file_name, a.file_type, a.file_size_bytes, a.case_id, a.attempt_count,
-    a.attachment_status, a.retry_status, r.attaching_since
+    a.attachment_status, a.retry_status, a.claimed_by, a.claimed_until > $3::timestamptz as is_claimed
 from evidence.file_job_artifact a
 join evidence.file_job_row r on r.id = a.file_job_row_id
 where a.file_job_id = any($1::uuid[]) and a.file_job_row_id = any($2::uuid[])
-order by a.id
+order by a.file_job_row_id, a.id
 for update
 
--- name: mark
-update evidence.file_job_row r set attaching_event_id = x.event_id, attaching_since = $2::timestamptz
-from json_to_recordset($1::json) as x (row_id uuid, event_id uuid)
-where r.id = x.row_id
+-- name: claim
+update evidence.file_job_artifact a set claimed_by = x.event_id, claimed_until = $3::timestamptz,
+    retry_status = case when a.retry_status = 'RETRY_SCHEDULED' then 'RETRYING' else a.retry_status end,
+    last_retry_at = case when a.attempt_count > 0 then $2::timestamptz else a.last_retry_at end, updated_at = $2::timestamptz
+from json_to_recordset($1::json) as x (id uuid, event_id uuid)
+where a.id = x.id
 
--- name: retrying
-update evidence.file_job_artifact set retry_status = 'RETRYING', last_retry_at = $2, updated_at = $2
-where id = any($1::uuid[]) and retry_status = 'RETRY_SCHEDULED'
+-- name: lock_rows
+select id from evidence.file_job_row where id = any($1::uuid[]) order by id for update
 
 -- An outcome is written if nobody has written a later one, and never over an attachment. (`is not distinct from`: found
 -- by its id; a plan made while the table was small would read all artifacts of the job for each of these)
@@ -87,6 +91,8 @@ update evidence.file_job_artifact a set
     attempt_count = a.attempt_count + 1,
     retry_count = a.attempt_count,
     retry_status = x.retry_status,
+    claimed_by = null,
+    claimed_until = null,
     next_retry_at = case when x.wait_seconds is not null then $3::timestamptz + make_interval(secs => x.wait_seconds) end,
     updated_at = $3::timestamptz
 from json_to_recordset($2::json) as x (
@@ -98,36 +104,6 @@ returning a.id
 
 -- name: roll_up
 update evidence.file_job_row r set
-    evidence_count = x.evidence_count,
-    evidence_attached_count = x.attached,
-    evidence_failed_count = x.failed,
-    evidence_status = case
-        when x.attached = x.evidence_count then 'COMPLETED'
-        when x.failed = x.evidence_count then 'FAILED'
-        when x.attached + x.failed = 0 then 'PENDING'
-        else 'PARTIALLY_FAILED'
-    end,
-    evidence_failed_files = x.files,
-    evidence_completed_at = case when x.attached = x.evidence_count then coalesce(r.evidence_completed_at, $3::timestamptz) end,
-    updated_at = $3::timestamptz
-from (
-    select file_job_row_id, count(*) as evidence_count,
-        count(*) filter (where attachment_status = 'ATTACHED') as attached,
-        count(*) filter (where attachment_status = 'FAILED') as failed,
-        jsonb_agg(
-            jsonb_build_object('artifact_id', id, 'file_name', file_name, 'errorCode', attachment_error_code) order by id
-        ) filter (where attachment_status = 'FAILED') as files
-    from evidence.file_job_artifact
-    where file_job_id = $1 and file_job_row_id = any($2::uuid[])
-    group by file_job_row_id
-) as x
-where r.id = x.file_job_row_id
-
--- The same for one row, with which the calls are over.
--- name: roll_up_done
-update evidence.file_job_row r set
-    attaching_event_id = null,
-    attaching_since = null,
     evidence_count = x.evidence_count,
     evidence_attached_count = x.attached,
     evidence_failed_count = x.failed,

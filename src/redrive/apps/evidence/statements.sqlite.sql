@@ -1,5 +1,8 @@
 -- What the evidence app asks of its tables on SQLite; statements.postgres.sql has the same names.
 
+-- name: columns
+select name from pragma_table_info('file_job_artifact')
+
 -- name: job_add
 insert into file_job (id, file_name, file_size_bytes, s3_key, upload_key, created_at, updated_at)
 values (?1, ?2, ?3, ?4, ?5, ?6, ?6)
@@ -70,23 +73,25 @@ from (
     from json_each(?2)
 ) as x
 
--- The worker's gate. Nobody else writes until the mark that somebody calls is committed.
+-- The worker's gate. Nobody else writes until the claims are committed.
 -- name: gate
 select a.file_job_row_id, a.id, a.s3_key, a.file_name, a.file_type, a.file_size_bytes, a.case_id, a.attempt_count,
-    a.attachment_status, a.retry_status, r.attaching_since
+    a.attachment_status, a.retry_status, a.claimed_by, a.claimed_until > ?3 as is_claimed
 from file_job_artifact a
 join file_job_row r on r.id = a.file_job_row_id
 where a.file_job_id in (select value from json_each(?1)) and a.file_job_row_id in (select value from json_each(?2))
-order by a.id
+order by a.file_job_row_id, a.id
 
--- name: mark
-update file_job_row as r set attaching_event_id = x.event_id, attaching_since = ?2
-from (select value ->> 'row_id' as row_id, value ->> 'event_id' as event_id from json_each(?1)) as x
-where r.id = x.row_id
+-- name: claim
+update file_job_artifact as a set claimed_by = x.event_id, claimed_until = ?3,
+    retry_status = case when a.retry_status = 'RETRY_SCHEDULED' then 'RETRYING' else a.retry_status end,
+    last_retry_at = case when a.attempt_count > 0 then ?2 else a.last_retry_at end, updated_at = ?2
+from (select value ->> 'id' as id, value ->> 'event_id' as event_id from json_each(?1)) as x
+where a.id = x.id
 
--- name: retrying
-update file_job_artifact set retry_status = 'RETRYING', last_retry_at = ?2, updated_at = ?2
-where id in (select value from json_each(?1)) and +retry_status = 'RETRY_SCHEDULED'
+-- One transaction writes at a time: there is nothing to lock.
+-- name: lock_rows
+select id from file_job_row where id in (select value from json_each(?1)) order by id
 
 -- An outcome is written if nobody has written a later one, and never over an attachment. (+: found by its id, not by its job)
 -- name: outcomes
@@ -98,6 +103,8 @@ update file_job_artifact as a set
     attempt_count = a.attempt_count + 1,
     retry_count = a.attempt_count,
     retry_status = x.retry_status,
+    claimed_by = null,
+    claimed_until = null,
     next_retry_at = case when x.wait_seconds is not null then ?3 + cast(x.wait_seconds * 1e6 as integer) end,
     updated_at = ?3
 from (
@@ -112,38 +119,6 @@ returning id
 
 -- name: roll_up
 update file_job_row as r set
-    evidence_count = x.evidence_count,
-    evidence_attached_count = x.attached,
-    evidence_failed_count = x.failed,
-    evidence_status = case
-        when x.attached = x.evidence_count then 'COMPLETED'
-        when x.failed = x.evidence_count then 'FAILED'
-        when x.attached + x.failed = 0 then 'PENDING'
-        else 'PARTIALLY_FAILED'
-    end,
-    evidence_failed_files = x.files,
-    evidence_completed_at = case when x.attached = x.evidence_count then coalesce(r.evidence_completed_at, ?3) end,
-    updated_at = ?3
-from (
-    select file_job_row_id, count(*) as evidence_count,
-        count(*) filter (where attachment_status = 'ATTACHED') as attached,
-        count(*) filter (where attachment_status = 'FAILED') as failed,
-        nullif(
-            json_group_array(
-                json_object('artifact_id', id, 'file_name', file_name, 'errorCode', attachment_error_code)
-            ) filter (where attachment_status = 'FAILED'), '[]'
-        ) as files
-    from file_job_artifact
-    where file_job_id = ?1 and file_job_row_id in (select value from json_each(?2))
-    group by file_job_row_id
-) as x
-where r.id = x.file_job_row_id
-
--- The same for one row, with which the calls are over.
--- name: roll_up_done
-update file_job_row as r set
-    attaching_event_id = null,
-    attaching_since = null,
     evidence_count = x.evidence_count,
     evidence_attached_count = x.attached,
     evidence_failed_count = x.failed,

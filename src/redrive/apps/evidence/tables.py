@@ -30,6 +30,8 @@ _BY_INDEX: Final = (
     "set local enable_seqscan = off; set local enable_hashjoin = off; set local enable_mergejoin = off;"
     " set local plan_cache_mode = force_generic_plan"
 )
+_ADDED: Final = {"claimed_by": ("uuid", "text"), "claimed_until": ("timestamptz", "integer")}
+"""Columns of file_job_artifact that databases of earlier versions do not have, as on PostgreSQL and on SQLite."""
 _NAME: Final = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _COMMENT: Final = re.compile(r"^--.*\n?", re.MULTILINE)
 
@@ -51,6 +53,11 @@ class Tables:
         """Make what is missing."""
         for statement in self._schema:
             await tx.execute(statement)
+        there = {row[0] for row in await self.ask(tx, "columns")}
+        table = "evidence.file_job_artifact" if self._is_postgres else "file_job_artifact"
+        for name, types in _ADDED.items():
+            if name not in there:
+                await tx.execute(f"alter table {table} add column {name} {types[not self._is_postgres]}")
 
     async def by_index(self, tx: Work) -> None:
         """Have what follows in this transaction look for its few rows one by one, however large the tables are.
