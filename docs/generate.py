@@ -364,6 +364,7 @@ COLUMNS = {
 }
 
 OPTIONS = {
+    "id": "the event's id, a UUID of `app.clock.new_id()`; a new one by default. It can be used once",
     "subject": "the resource it is about: `order/7`",
     "source": "who publishes; the app's `source` unless said",
     "idempotency_key": "names the effect; the event's id unless said",

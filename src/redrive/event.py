@@ -302,6 +302,7 @@ class HasId(Protocol):
 class Options(TypedDict, total=False):
     """What a publisher may say beside type and payload."""
 
+    id: UUID | str | None
     subject: str | None
     source: str
     idempotency_key: str | None

@@ -35,6 +35,8 @@ def new_events(
     text = encode(payload, limits)
     ids = [clock.new_id() for _ in targets]
     common = _common(options, clock) if len(options) > PLAIN_OPTIONS or len(ids) > 1 else {}
+    if (given := _given_id(options.get("id"))) is not None:
+        ids[0] = given
     key = common.pop("idempotency_key", None) or str(ids[0])
     if len(ids) > 1:  # else each row would begin a conversation of its own
         common["correlation_id"] = common["correlation_id"] or str(ids[0])
@@ -76,6 +78,16 @@ def _common(options: Options, clock: Clock) -> dict[str, Any]:
         **_deadline(options.get("deadline"), clock),
         **_batch(options),
     }
+
+
+def _given_id(value: object) -> UUID | None:
+    """Read the id that the publisher has chosen for the first row."""
+    if value is None or isinstance(value, UUID):
+        return value
+    try:
+        return UUID(value)  # type: ignore[arg-type]
+    except (ValueError, TypeError, AttributeError):
+        raise ConfigurationError(f"id={value!r} is not a UUID: use app.clock.new_id()") from None
 
 
 def _batch(options: Options) -> dict[str, Any]:

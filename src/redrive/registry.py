@@ -23,7 +23,7 @@ from redrive.rate import Rate
 from redrive.steps import COMPENSATE_ON, DEFAULT_COMPENSATE_ON
 from redrive.transport.base import Destination, Inlet
 from redrive.transport.intake import RAW, Parse
-from redrive.transport.relay import QUEUE, Verbatim
+from redrive.transport.relay import QUEUE, MessageKey, Verbatim
 from redrive.transport.traffic import Traffic
 
 CompensateOn = Literal["cancelled", "deadline", "dead_letter"]
@@ -230,6 +230,7 @@ class Registry:
         to: Destination,
         name: str | None = None,
         mode: Literal["structured", "binary"] = "structured",
+        key: MessageKey | None = None,
         queue: str = QUEUE,
         retry: RetryPolicy | None = None,
         rules: Sequence[Rule] | None = None,
@@ -249,6 +250,8 @@ class Registry:
         The broker is a dependency: while it is down, events wait and spend no attempts. They go into a ``queue`` of
         their own, so that a process may do nothing else: ``redrive relay``. A process that only publishes need not
         reach the broker; it may have this line, or ``app.route(type, target, queue=…)`` in its place.
+        With ``mode="binary"`` the body of a message is the payload as it was published, and the attributes are headers.
+        ``key`` makes the key of a message from the payload; without it the event's ordering key is the key.
         ``dead_letters``: no types, but every event that becomes a dead letter, with headers that say where it came from
         and why it failed, in the words of Kafka Connect; a message that could not be read goes as it came.
         ``foreign``: in an app with a ``site``, send what came from other sites, too. Only to where nothing comes back
@@ -256,10 +259,12 @@ class Registry:
         """
         if dead_letters and types:
             raise ConfigurationError("dead_letters=True sends the dead letters of all types: leave the types out")
+        if dead_letters and key is not None:
+            raise ConfigurationError("a dead letter keeps the key it had: leave key out")
         types = (FAILED_TYPE,) if dead_letters else types
         route = self.traffic.relay(
             types, to, mode=mode, queue=check_text(queue, "queue", NAME_LIMIT), name=name, of_dead_letters=dead_letters,
-            foreign=foreign,
+            foreign=foreign, key=key,
         )  # fmt: skip
         self._handlers[check_text(route.target, "name", NAME_LIMIT)] = Handler(
             types=types,

@@ -46,7 +46,7 @@ _BATCH: Final = 100
 _MOST_EVENTS: Final = 1_000  # of one transaction
 _LONG_AWAY: Final = timedelta(hours=1)  # after this the missed ticks are counted in a thread
 _SPREAD_SECONDS: Final = 0.02  # workers that wake for the same tick part in time
-_OF_ONE_EVENT: Final = ("idempotency_key", "correlation_id", "causation_id", "due_at")
+_OF_ONE_EVENT: Final = ("id", "idempotency_key", "correlation_id", "causation_id", "due_at")
 _ACTOR_LIMIT: Final = 255
 _REASON_LIMIT: Final = 2_000
 

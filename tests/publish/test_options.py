@@ -12,7 +12,7 @@ from redrive import Priority, Redrive, RedriveError
 from tests.stores.helpers import Hands, found
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "an unknown option": ({"prioritee": 1}, "publish has no option prioritee: there are subject"),
+    "an unknown option": ({"prioritee": 1}, "publish has no option prioritee: there are id, subject"),
     "a priority too low": ({"priority": 9}, "priority must be one of 0 (high), 1 (normal)"),
     "a negative priority": ({"priority": -1}, "priority must be one of"),
     "a priority in words": ({"priority": "high"}, "priority must be one of"),

@@ -21,6 +21,8 @@ from typing import Any, Final, Literal, cast, overload
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka import Message as Record
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from redrive.clock import Clock, SystemClock
 from redrive.duration import span
@@ -106,12 +108,16 @@ class Kafka:
         settings: Mapping[str, Setting] | None = None,
         connect_timeout: str | float = "5s",
         ack_timeout: str | float = "10s",
+        create_topics: int | None = None,
     ) -> None:
         """Say where it is; nothing is connected yet. ``name`` is that of the dependency events wait for.
 
         ``settings``: librdkafka's own, as ``{"security.protocol": "SASL_SSL", "sasl.username": …}``; those that a
-        promise rests on cannot be set.
+        promise rests on cannot be set. ``create_topics``: create a missing topic before its first use, with so many
+        partitions; without it, a missing topic is an error.
         """
+        if create_topics is not None and create_topics < 1:
+            raise ConfigurationError(f"create_topics is a number of partitions, at least 1, not {create_topics}")
         if not _NAME.fullmatch(name):
             raise ConfigurationError(f"a broker is named with letters, digits, - and _, not {name!r}")
         for key in settings or ():
@@ -123,6 +129,9 @@ class Kafka:
         self.clock: Clock = SystemClock()
         self._settings = dict(settings or {})
         self._ack_seconds = span(ack_timeout, "ack_timeout")
+        self._partitions = create_topics
+        self._created: set[str] = set()
+        self._creating: dict[str, asyncio.Task[None]] = {}
         self._link = Link()
         self._lines: dict[bool, _Line] = {}
         self._opening: dict[bool, asyncio.Task[_Line]] = {}
@@ -130,6 +139,10 @@ class Kafka:
     @property
     def link(self) -> Link:
         return self._link
+
+    @property
+    def creates_topics(self) -> bool:
+        return self._partitions is not None
 
     def use(self, clock: Clock) -> None:
         self.clock = clock
@@ -164,6 +177,8 @@ class Kafka:
 
     async def send(self, message: Message) -> None:
         line = self._lines.get(False) or await self._line(alone=False)
+        if self._partitions is not None and message.topic not in self._created:
+            await self.create(message.topic)
         try:
             await line.send(message)
         except MessageTooLarge:
@@ -171,6 +186,31 @@ class Kafka:
                 raise
             # The broker measures a batch, and refuses the small ones together with the large one.
             await (await self._line(alone=True)).send(message)
+
+    async def create(self, topic: str) -> None:
+        """Create a topic that is missing, if this app may; one that exists stays as it is."""
+        if self._partitions is None or topic in self._created:
+            return
+        creating = self._creating.get(topic)
+        if creating is None or creating.done():
+            creating = self._creating[topic] = asyncio.create_task(self._create(topic, self._partitions))
+        await asyncio.shield(creating)
+
+    async def _create(self, topic: str, partitions: int) -> None:
+        settings: dict[str, Any] = {**_USUAL, **self._settings, "bootstrap.servers": self.servers}
+        new = NewTopic(topic, num_partitions=partitions)  # replicated as the cluster does by default
+        admin = AdminClient(settings | {"logger": _DriverLog()})
+        future = admin.create_topics([new], request_timeout=self.connect_seconds)[topic]
+        try:
+            await asyncio.to_thread(future.result, self.connect_seconds)
+        except KafkaException as error:
+            if error.args[0].code() != _E.TOPIC_ALREADY_EXISTS:
+                raise self.meaning(error.args[0], topic) from error
+        except TimeoutError:
+            raise DependencyUnavailable(self.name, f"no answer within {self.connect_seconds:g} s") from None
+        else:
+            log.info("topic created", broker=self.name, topic=topic, partitions=partitions)
+        self._created.add(topic)
 
     async def _line(self, *, alone: bool) -> "_Line":
         """Find the producer, or make one; those who ask meanwhile get the same."""
@@ -465,6 +505,15 @@ class KafkaTopic:
         return False
 
     async def subscribe(self) -> "_Member":
+        try:
+            return await self._joined()
+        except TopicMissing:
+            if not self.broker.creates_topics:
+                raise
+            await self.broker.create(self.topic)
+        return await self._joined()
+
+    async def _joined(self) -> "_Member":
         member = _Member(self)
         try:
             await member.join()

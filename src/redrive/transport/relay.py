@@ -51,6 +51,9 @@ QUEUE: Final = "relay"
 ORIGINAL: Final = f"{OURS}original"
 """The header of a copy that names the event it repeats."""
 
+MessageKey = Callable[[Any], str | None]
+"""Makes the key of a message from the payload of its event."""
+
 _COPY: Final = "republish:"
 _PAGE: Final = 1_000
 
@@ -69,10 +72,14 @@ class Verbatim(Decoder[str]):
 class Relay:
     """One route: from types of events to a destination."""
 
-    def __init__(self, types: tuple[str, ...], to: Destination, *, mode: Mode, queue: str, name: str | None) -> None:
+    def __init__(
+        self, types: tuple[str, ...], to: Destination, *, mode: Mode, queue: str, name: str | None,
+        key: "MessageKey | None" = None,
+    ) -> None:  # fmt: skip
         self.types = types
         self.to = to
         self.mode = mode
+        self.key = key
         self.queue = queue
         self.name = name or to.name
         self.target = RELAY + self.name
@@ -118,7 +125,7 @@ class Relay:
             extensions={
                 CORRELATION: row[CORRELATION_ID] or message_id,
                 CAUSATION: row[CAUSATION_ID],
-                PARTITION_KEY: row[ORDERING_KEY],
+                PARTITION_KEY: row[ORDERING_KEY] if self.key is None else self.key(decode(data)),
                 IDEMPOTENCY_KEY: row[KEY],
                 SITE: self.site,  # for rows that were written past us; a header has precedence
             },

@@ -23,7 +23,7 @@ from redrive.store.base import Store
 from redrive.transport.base import Broker, Destination, Inlet, Link, LinkState, Mode
 from redrive.transport.intake import Intake, Parse
 from redrive.transport.letters import DeadLetterRelay
-from redrive.transport.relay import QUEUE, RELAY, Relay, Republished, republish
+from redrive.transport.relay import QUEUE, RELAY, MessageKey, Relay, Republished, republish
 
 _WRITE_SECONDS: Final = 2.0
 _CONFIRM_SECONDS: Final = 30.0
@@ -82,7 +82,7 @@ class Traffic:
 
     def relay(
         self, types: tuple[str, ...], to: Destination, *, mode: str = Mode.STRUCTURED, queue: str = QUEUE,
-        name: str | None = None, of_dead_letters: bool = False, foreign: bool = False,
+        name: str | None = None, of_dead_letters: bool = False, foreign: bool = False, key: MessageKey | None = None,
     ) -> Relay:  # fmt: skip
         """Add a route."""
         if not types:
@@ -92,7 +92,7 @@ class Traffic:
         except ValueError:
             message = f"mode is {' or '.join(repr(each.value) for each in Mode)}, not {mode!r}"
             raise ConfigurationError(message) from None
-        relay = Relay(types, to, mode=how, queue=queue, name=name)
+        relay = Relay(types, to, mode=how, queue=queue, name=name, key=key)
         if of_dead_letters:
             relay = DeadLetterRelay(types, to, mode=how, queue=queue, name=name, ready=self._ready)
         self._check_broker(to.broker)
