@@ -98,7 +98,8 @@ async def _run(app: Redrive, target: str, row: Row, desk: Desk, threads: Executo
         with continuing(row):
             await deliver(handler, row, context, threads if handler.takes_context else _Here())
     except BaseException as error:  # noqa: BLE001 - any shape of failure is the handler's failure
-        return replace(_failed(error, target, handler.retry or app.retry, handler.rules), settled=context.settled)
+        told = _failed(error, target, handler.retry or app.retry, handler.rules, handler.home)
+        return replace(told, settled=context.settled)
     return Reply(context.settled)
 
 
@@ -117,10 +118,11 @@ async def _app(hello: Hello) -> Redrive:
     return app
 
 
-def _failed(error: BaseException, target: str, policy: RetryPolicy, rules: Sequence[Rule]) -> Reply:
+def _failed(error: BaseException, target: str, policy: RetryPolicy, rules: Sequence[Rule], home: str = "") -> Reply:
     error = civil(error)
     failure = classify(error, policy, rules)
-    described = Described(failure, describe(error, ERROR_LIMIT), fingerprint(error, target, failure.error_class))
+    print_ = fingerprint(error, target, failure.error_class, home)
+    described = Described(failure, describe(error, ERROR_LIMIT), print_)
     try:
         pickled = pickle.dumps(error)
         pickle.loads(pickled)  # noqa: S301 - ours; many exceptions can be written and not be read

@@ -11,16 +11,15 @@ Next: ``policy`` decides on another attempt, ``settle`` writes all of this down,
 
 import errno
 import hashlib
-import os
 import reprlib
-import sysconfig
+import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from types import CodeType, TracebackType
+from types import FrameType, TracebackType
 
 from pydantic_core import ValidationError
 
@@ -466,51 +465,96 @@ def _storable(text: str) -> str:
 
 # --- fingerprint ---
 
-_VERSION = "1"
+_VERSION = "2"  # 1 had the names of folders in it: a deployment to another folder made every failure new
 _MOST_FINGERPRINT_FRAMES = 2_000
-_REDRIVE = f"{Path(__file__).parent}{os.sep}"
-_OUR_APPS = f"{_REDRIVE}apps{os.sep}"  # these are handlers like anyone's
-_STDLIB = tuple({f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib")})
+_REDRIVE = __name__.partition(".")[0]
+_OUR_APPS = f"{_REDRIVE}.apps."  # these are handlers like anyone's
+_STARTED = ("__main__", "__mp_main__")  # the name of a module that was started instead of imported
+_COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>")  # frames of their own before Python 3.12 only
 
 
-def fingerprint(exc: BaseException, target: str, error_class: str) -> str:
-    """Name the cause: the same for the same fault, whatever the payload, the machine or the line number.
+def fingerprint(exc: BaseException, target: str, error_class: str, home: str = "") -> str:
+    """Name the cause: the same for the same fault, whatever the payload, the line number, the machine or the folder.
 
-    Each place counts once, where it first appears, so that the depth of a recursion does not matter.
+    Places are names of modules and functions; each counts once, where it first appears, so that the depth of a
+    recursion does not matter. Only the project's own places count, if there are any. ``home`` is the module of the
+    handler: its package belongs to the project even when it is installed among the libraries.
     """
     known = Described.on(exc)
     if known is not None:
         return known.fingerprint
     links = list(_chain(exc))
-    codes: dict[int, CodeType] = {}  # by identity: hashing a code object takes 1 µs
+    frames: dict[int, FrameType] = {}  # by the identity of their code: hashing a code object takes 1 µs
     for each in links:
         tb, count = each.__traceback__, 0
         while tb is not None and count < _MOST_FINGERPRINT_FRAMES:
-            code = tb.tb_frame.f_code
-            codes[id(code)] = code
+            frames[id(tb.tb_frame.f_code)] = tb.tb_frame
             tb = tb.tb_next
             count += 1
-    places = [_place(code.co_filename, code.co_name) for code in codes.values()]
-    ours = [place for place, in_project in places if in_project] or [place for place, _ in places]
-    parts = [target, str(error_class), *(_name(type(each)) for each in links)]
+    package = _package(_main_name() if home in _STARTED else home)
+    places = [_place(_module(frame), frame.f_code.co_filename, frame.f_code.co_qualname) for frame in frames.values()]
+    ours = [place for place, is_ours in places if is_ours or (package and _package(place) == package)]
+    parts = [target, str(error_class), *(_type_name(type(each)) for each in links)]
     for each in links:
         if (known := Described.on(each)) is not None:
             parts.append(known.fingerprint)
         if isinstance(each, BaseExceptionGroup):
-            parts += sorted({_name(type(leaf)) for leaf in _leaves(each)})
-    text = "\0".join((*parts, "", *ours))
+            parts += sorted({_type_name(type(leaf)) for leaf in _leaves(each)})
+    text = "\0".join((*parts, "", *(ours or [place for place, _ in places])))
     return f"{_VERSION}:{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:16]}"
 
 
 @lru_cache(maxsize=8_192)
-def _place(filename: str, function: str) -> tuple[str, bool]:
-    """Return ``folder/file.py:function``, and whether that is code of the project."""
-    tail = "/".join(filename.replace("\\", "/").split("/")[-2:])
+def _place(module: str, filename: str, function: str) -> tuple[str, bool]:
+    """Return ``package.module:Class.function``, and whether that is code of the project."""
+    while function.endswith(_COMPREHENSIONS):
+        function = function.rpartition(".<locals>.")[0]
     elsewhere = (
         filename.startswith("<")
         or "site-packages" in filename
         or "dist-packages" in filename
-        or filename.startswith(_STDLIB)
-        or (filename.startswith(_REDRIVE) and not filename.startswith(_OUR_APPS))
+        or _package(module) in sys.stdlib_module_names
+        or (_package(module) == _REDRIVE and not module.startswith(_OUR_APPS))
     )
-    return f"{tail}:{function}", not elsewhere
+    return f"{module}:{function}", not elsewhere
+
+
+def _package(name: str) -> str:
+    return name.partition(":")[0].partition(".")[0]
+
+
+def _module(frame: FrameType) -> str:
+    """Name the module of a frame as an import would; code without a module has the name of its file."""
+    name = frame.f_globals.get("__name__")
+    if name in _STARTED:
+        return _imported_name(frame.f_globals)
+    return name if type(name) is str else _stem(frame.f_code.co_filename)
+
+
+def _type_name(kind: type) -> str:
+    """Name a class as if its module had been imported."""
+    return f"{_main_name()}.{kind.__qualname__}" if kind.__module__ in _STARTED else _name(kind)
+
+
+def _main_name() -> str:
+    return _imported_name(vars(sys.modules["__main__"]))
+
+
+def _imported_name(main: Mapping[str, object]) -> str:
+    """Name a started module as an import would: ``python -m`` knows the name, a script has that of its file."""
+    name, file = getattr(main.get("__spec__"), "name", None), main.get("__file__")
+    return name if type(name) is str else _name_by_file(file) if type(file) is str else _STARTED[0]
+
+
+@lru_cache(maxsize=64)
+def _name_by_file(filename: str) -> str:
+    parts, folder = [_stem(filename)], Path(filename).parent
+    while folder.name and (folder / "__init__.py").is_file():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    return ".".join(parts)
+
+
+def _stem(filename: str) -> str:
+    """Name a file without its folder and ending, whatever system the path is of."""
+    return filename.replace("\\", "/").rpartition("/")[2].partition(".py")[0]

@@ -66,7 +66,12 @@ class Handler:
     @property
     def name(self) -> str:
         """How logs name it."""
-        return f"{self.function.__module__}.{self.function.__qualname__}"
+        return f"{self.home}.{self.function.__qualname__}"
+
+    @property
+    def home(self) -> str:
+        """The module of the function."""
+        return self.function.__module__
 
 
 @dataclass(frozen=True, slots=True)

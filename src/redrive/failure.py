@@ -72,7 +72,8 @@ class Failures:
     def _settlement(self, handler: Handler | None, row: Row, error: BaseException) -> Settlement:
         # Which policy holds now, whenever the attempt began.
         policy = self._retry_of(self._handlers.get(row[TARGET]))
-        return settlement_for(row, error, policy, handler.rules if handler else DEFAULT_RULES, self._clock.random)
+        rules, home = (handler.rules, handler.home) if handler else (DEFAULT_RULES, "")
+        return settlement_for(row, error, policy, rules, self._clock.random, home)
 
     def _retry_of(self, handler: Handler | None) -> RetryPolicy:
         return (handler.retry if handler else None) or self._retry

@@ -1,8 +1,9 @@
 """Groups: dead letters with one cause.
 
-A group is a fingerprint: target, error class, the chain of exception types and the places in the project's own code,
-without line numbers. It is counted in the transaction that makes or moves a dead letter, and it has a life: new,
-ongoing, resolved when its last dead letter was brought through, regressed when the failure comes back after that.
+A group is a fingerprint: target, error class, the chain of exception types and the places in the project's own code
+(modules and functions, without folders and line numbers). It is counted in the transaction that makes or moves a dead
+letter, and it has a life: new, ongoing, resolved when its last dead letter was brought through, regressed when the
+failure comes back after that.
 """
 
 from collections import Counter
@@ -100,7 +101,7 @@ async def find(store: Store, fingerprint: str) -> Group:
 
 
 def _bare(fingerprint: str) -> str:
-    return fingerprint.removeprefix("1:")
+    return fingerprint.rpartition(":")[2]
 
 
 def _one(rows: Sequence[Mapping[str, Any]], fingerprint: str) -> Group:

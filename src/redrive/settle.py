@@ -22,9 +22,10 @@ _OUTCOMES: Final = {ErrorClass.TIMED_OUT: Outcome.TIMED_OUT, ErrorClass.WORKER_L
 
 
 def settlement_for(
-    row: Row, error: BaseException, policy: RetryPolicy, rules: Sequence[Rule], dice: Callable[[], float]
-) -> Settlement:
-    """Turn what the handler raised into what will be stored."""
+    row: Row, error: BaseException, policy: RetryPolicy, rules: Sequence[Rule], dice: Callable[[], float],
+    home: str = "",
+) -> Settlement:  # fmt: skip
+    """Turn what the handler raised into what will be stored; ``home`` is the module of the handler."""
     failure = classify(error, policy, rules)
     retry = not failure.terminal and policy.should_retry(row[ATTEMPTS]) and not isinstance(error, DeadlinePassed)
     return Settlement(
@@ -37,7 +38,7 @@ def settlement_for(
         error_class=failure.error_class.value,
         error_type=failure.error_type,
         safe_to_retry=failure.safe_to_retry,
-        fingerprint=fingerprint(error, row[TARGET], failure.error_class),
+        fingerprint=fingerprint(error, row[TARGET], failure.error_class, home),
         max_attempts=policy.max_attempts,
         is_terminal=failure.terminal,
     )

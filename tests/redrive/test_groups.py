@@ -182,3 +182,22 @@ async def test_the_report_and_the_past_redrives_of_a_group_are_what_the_members_
     await shop.plan()  # never started: not a past redrive
     story = await views.group_story(app, await group.find(app.store, first.fingerprint))
     assert [(each.total, members) for each, members in story.redrives] == [(1, 1), (11, 8)]
+
+
+@pytest.mark.req("B1", "B2")
+async def test_a_group_of_an_older_fingerprint_is_not_resolved_when_its_failure_comes_back(app: Redrive) -> None:
+    shop = Shop(app)
+    await shop.bury(1)
+    await shop.bury(2, always=True)
+    async with app.store.transaction() as tx:
+        for name in ("outbox", "failure_group"):
+            named = table(app).replace("failure_group", name)
+            await tx.execute(f"update {named} set fingerprint = '1:' || substr(fingerprint, 3)")
+    shop.broken = False
+
+    async with working(app):
+        done = await shop.over(await shop.start(await shop.plan()), "done")
+
+    assert (done.delivered, done.failed_same, done.failed_other) == (1, 2, 0)
+    told = {each.fingerprint[:2]: (each.state, each.dead_count) for each in await app.groups(everything=True)}
+    assert told == {"1:": ("new", 0), "2:": ("new", 2)}

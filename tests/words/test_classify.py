@@ -1,5 +1,6 @@
 import asyncio
 import errno
+import importlib.machinery
 import pickle
 import socket
 import sqlite3
@@ -9,6 +10,7 @@ import time
 import tracemalloc
 import types
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -401,9 +403,9 @@ def test_nul_and_lone_surrogates_are_replaced_and_the_rest_is_kept() -> None:
 # --- fingerprint ---
 
 
-def compiled(source: str, filename: str) -> Callable[..., Any]:
-    """A function `run` as if it stood in that file."""
-    module = types.ModuleType("made")
+def compiled(source: str, filename: str, module_name: str = "shop.orders") -> Callable[..., Any]:
+    """A function `run` as if it were in that file, which was imported under that name."""
+    module = types.ModuleType(module_name)
     exec(compile(source, filename, "exec"), module.__dict__)
     run: Callable[..., Any] = module.__dict__["run"]
     return run
@@ -419,22 +421,54 @@ def mark(exc: BaseException, target: str = "ship", error_class: str = "broken") 
 def test_a_fingerprint_has_a_version_and_sixteen_hex_digits() -> None:
     version, _, digest = mark(ValueError("x")).partition(":")
 
-    assert version == "1"
+    assert version == "2"
     assert len(digest) == 16
     assert int(digest, 16) >= 0
 
 
 def test_the_same_fault_has_one_fingerprint_whatever_payload_line_or_machine() -> None:
     here = compiled(FAULTY, "/srv/a/shop/orders.py")
-    moved = compiled("\n\n\n" + FAULTY, "/opt/b/shop/orders.py")
+    others = [
+        compiled("\n\n\n" + FAULTY, name)
+        for name in ("/releases/1f3a/orders.py", "C:\\releases\\77c0\\shop\\orders.py", "/opt/shop.zip/shop/orders.pyc")
+    ]
 
-    assert mark(raised(lambda: here(1))) == mark(raised(lambda: here("two"))) == mark(raised(lambda: moved(3)))
+    marks = [mark(raised(partial(run, value))) for run in (here, *others) for value in (1, "two")]
+    assert len(set(marks)) == 1
+
+
+def test_a_module_that_was_started_has_the_name_of_one_that_was_imported() -> None:
+    imported = raised(compiled(FAULTY, "/srv/shop/orders.py"))
+    as_module = compiled(FAULTY, "/srv/shop/orders.py", "__main__")
+    as_module.__globals__["__spec__"] = importlib.machinery.ModuleSpec("shop.orders", None)
+    script = compiled(FAULTY, "orders.py", "__main__")
+    script.__globals__["__file__"] = "D:\\srv\\orders.py"
+    spawned = compiled(FAULTY, "orders.py", "__mp_main__")
+    spawned.__globals__["__file__"] = "/srv/orders.py"
+
+    assert mark(raised(as_module)) == mark(imported)
+    assert mark(raised(script)) == mark(raised(spawned)) == mark(raised(compiled(FAULTY, "orders.py", "orders")))
+
+
+def test_the_package_of_the_handler_belongs_to_the_project_even_among_the_libraries() -> None:
+    library = compiled("def run(inner):\n    inner()\n", "/venv/lib/site-packages/tenacity/core.py", "tenacity.core")
+    checkout = compiled(FAULTY, "/srv/shop/orders.py")
+    installed = compiled(FAULTY, "/venv/lib/site-packages/shop/orders.py")
+
+    def frames(run: Callable[..., Any]) -> BaseException:
+        exc = raised(lambda: library(run))
+        while exc.__traceback__ is not None and exc.__traceback__.tb_frame.f_code.co_filename == __file__:
+            exc.__traceback__ = exc.__traceback__.tb_next  # without the frames of this test
+        return exc
+
+    marks = [fingerprint(frames(run), "ship", "broken", "shop.handlers") for run in (checkout, installed)]
+    assert marks[0] == marks[1] != fingerprint(frames(installed), "ship", "broken")
 
 
 def test_different_faults_have_different_fingerprints() -> None:
     base = compiled(FAULTY, "/srv/shop/orders.py")
     other_type = compiled(FAULTY.replace("KeyError", "IndexError"), "/srv/shop/orders.py")
-    other_file = compiled(FAULTY, "/srv/shop/refunds.py")
+    other_file = compiled(FAULTY, "/srv/shop/refunds.py", "shop.refunds")
     other_cause = compiled(
         FAULTY.replace("raise KeyError(x)", "raise KeyError(x) from ValueError()"), "/srv/shop/orders.py"
     )
@@ -452,15 +486,15 @@ def test_different_faults_have_different_fingerprints() -> None:
 def test_frames_of_libraries_do_not_change_a_fingerprint() -> None:
     source = "def run(inner):\n    inner()\n"
     ours = compiled(FAULTY, "/srv/shop/orders.py")
-    through_one = compiled(source, "/venv/lib/python3/site-packages/one/core.py")
-    through_two = compiled(source, "/venv/lib/python3/site-packages/two/core.py")
+    through_one = compiled(source, "/venv/lib/python3/site-packages/one/core.py", "one.core")
+    through_two = compiled(source, "/venv/lib/python3/site-packages/two/core.py", "two.core")
 
     assert mark(raised(lambda: through_one(ours))) == mark(raised(lambda: through_two(ours)))
 
 
 def test_a_fault_within_a_library_alone_is_told_apart_by_its_frames() -> None:
-    one = raised(compiled(FAULTY, "/venv/lib/python3/site-packages/one/core.py"))
-    two = raised(compiled(FAULTY, "/venv/lib/python3/site-packages/two/core.py"))
+    one = raised(compiled(FAULTY, "/venv/lib/python3/site-packages/one/core.py", "one.core"))
+    two = raised(compiled(FAULTY, "/venv/lib/python3/site-packages/two/core.py", "two.core"))
     for exc in (one, two):
         assert exc.__traceback__ is not None
         exc.__traceback__ = exc.__traceback__.tb_next  # without the frame of this test

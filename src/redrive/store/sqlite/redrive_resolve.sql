@@ -1,6 +1,8 @@
 -- Resolve: groups whose last dead letter this redrive has brought through.
+-- Guard: a member that failed the same way may be in another group by now, whose fingerprint has a newer version.
 update redrive_failure_group
 set state = 'resolved', resolved_at = :now, resolved_by = :by
 where dead_count <= 0 and state <> 'resolved' and fingerprint in (
-    select i.fingerprint from redrive_redrive_item i where i.redrive_id = :id and i.state = 'delivered')
+    select i.fingerprint from redrive_redrive_item i where i.redrive_id = :id and i.state in ('delivered', 'failed_same')
+    group by i.fingerprint having count(*) filter (where i.state = 'failed_same') = 0)
 returning fingerprint
