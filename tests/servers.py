@@ -19,8 +19,9 @@ import sys
 import sysconfig
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -307,6 +308,13 @@ class NatsServer:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
+    def bring_back(self) -> None:
+        """Let it run, whatever was done to it."""
+        if self._process is None:
+            self.start()
+        else:
+            self.resume()
+
 
 def existing_nats(url: str) -> NatsServer:
     """Use a server that somebody else runs."""
@@ -338,6 +346,47 @@ def running_nats(config: str = "", domain: str = "") -> Iterator[NatsServer]:
     finally:
         server.kill()
         shutil.rmtree(root, ignore_errors=True)
+
+
+@dataclass(slots=True)
+class NatsCluster:
+    """Several NATS servers that share their streams; each can be killed, stopped and started again."""
+
+    nodes: dict[str, NatsServer]
+    _looks: list[str]
+
+    @property
+    def leader(self) -> str | None:
+        """Name the leader of the cluster itself, which knows all streams; None while there is none."""
+        for look in self._looks:
+            try:
+                with urllib.request.urlopen(look, timeout=1) as answer:
+                    return json.load(answer).get("meta_cluster", {}).get("leader") or None
+            except OSError:
+                continue
+        return None
+
+    @property
+    def urls(self) -> list[str]:
+        return [node.url for node in self.nodes.values()]
+
+    @property
+    def version(self) -> str:
+        return next(iter(self.nodes.values())).version
+
+
+@contextmanager
+def running_nats_cluster(number: int = 3) -> Iterator[NatsCluster]:
+    """Run a cluster of NATS servers with JetStream. It has no leader yet."""
+    ports = {f"n{each}": (free_port(), free_port()) for each in range(1, number + 1)}
+    routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port, _ in ports.values())
+    with ExitStack() as stack:
+        nodes = {}
+        for name, (port, look) in ports.items():
+            cluster = f'cluster {{ name: test, listen: "127.0.0.1:{port}", routes: [{routes}] }}'
+            config = f'server_name: {name}\nserver_tags: ["{name}"]\nhttp: "127.0.0.1:{look}"\n{cluster}'
+            nodes[name] = stack.enter_context(running_nats(config))
+        yield NatsCluster(nodes, [f"http://127.0.0.1:{look}/jsz" for _, look in ports.values()])
 
 
 def _nats_version(greeting: bytes) -> str:

@@ -12,6 +12,8 @@ class Spread(LoadScopeScheduling):  # type: ignore[misc]  # it ships no types
         module, _, test = nodeid.partition("::")
         if module.startswith("tests/console/"):  # a module has a Chromium of its own
             return module
+        if module == "tests/transport/test_nats_cluster.py":  # which has a cluster of its own
+            return module
         if module == "tests/test_mission.py":  # which reads all tests once
             return module
         return "kafka" if "kafka" in nodeid and "mock" not in test else nodeid  # a process has a Kafka of its own

@@ -356,6 +356,12 @@ MUTANTS = [
     Mutant("number-rounded", "a number that a double does not hold is rounded, and nobody is told",
            "payload.py", "if is_double and Decimal", "if is_double or Decimal",
            "tests/words/test_payload.py"),
+    Mutant("leaderless-is-missing", "a NATS stream that has no leader for a moment is taken for a missing one",
+           "transport/nats.py", "await self._unheard(line, message.topic)",
+           "raise TopicMissing(message.topic) from None", "tests/transport/test_nats_cluster.py"),
+    Mutant("lost-pull-waited-for", "an intake waits for ever for the answer to a request that was lost with a leader",
+           "transport/nats.py", "if self._owed > 0 and self._line.time() - self._heard_at > _ANSWER_SECONDS:",
+           "if self._owed > 0 and self._line.time() - self._heard_at > 3_600:", "tests/transport/test_nats_cluster.py"),
 ]  # fmt: skip
 
 

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import nats
+import nats.errors
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka import Message as Record
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from nats.aio.client import Client
+from nats.js.api import Placement
 
 from redrive import Redrive, RetryPolicy
 from tests.conftest import REQUIRE_ALL, Run
 from tests.kafka_server import KafkaServer, OwnKafka, mock_kafka
-from tests.servers import NatsServer, ServerUnavailable, running_nats
+from tests.servers import NatsCluster, NatsServer, ServerUnavailable, running_nats, running_nats_cluster
+from tests.waiting import PATIENCE_SECONDS
 
 FAST = RetryPolicy(max_attempts=3, base_delay=0.01, max_delay=0.02)
 
@@ -42,6 +46,89 @@ def own_nats(run: Run) -> Iterator[NatsServer]:
         if REQUIRE_ALL:
             pytest.fail(f"REDRIVE_REQUIRE_ALL_BACKENDS=1, but {error}", pytrace=False)
         pytest.skip(f"no NATS: {error}")
+
+
+@pytest.fixture(scope="module")
+def cluster_servers(run: Run) -> Iterator[NatsCluster]:
+    try:
+        with running_nats_cluster() as servers:
+            run.backends["NATS"] = servers.version
+            yield servers
+    except ServerUnavailable as error:
+        run.missing["NATS"] = str(error)
+        if REQUIRE_ALL:
+            pytest.fail(f"REDRIVE_REQUIRE_ALL_BACKENDS=1, but {error}", pytrace=False)
+        pytest.skip(f"no NATS: {error}")
+
+
+@dataclass(slots=True)
+class Cluster:
+    """A cluster of three NATS servers with a stream of the test's own; a plain client tells who leads."""
+
+    servers: NatsCluster
+    stream: str = field(default_factory=lambda: f"C{secrets.token_hex(4)}")
+
+    @property
+    def subject(self) -> str:
+        return f"{self.stream}.in"
+
+    async def ask(self, what: str, *values: Any, **named: Any) -> Any:
+        """Ask JetStream until it answers, at any server that runs."""
+        until = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                client = await nats.connect(
+                    self.servers.urls, connect_timeout=1, allow_reconnect=False, error_cb=_ignored
+                )
+                try:
+                    return await getattr(client.jsm(timeout=1), what)(*values, **named)
+                finally:
+                    await client.close()
+            except (nats.errors.Error, OSError, TimeoutError):
+                assert time.monotonic() < until, f"the cluster does not answer: {what} {values}"
+                await asyncio.sleep(0.1)
+
+    async def make(self, **options: Any) -> None:
+        await self.ask("add_stream", name=self.stream, subjects=[f"{self.stream}.>"], **options)
+
+    async def make_at_one(self) -> NatsServer:
+        """Make the stream at one server that does not lead the cluster."""
+        name = next(each for each in self.servers.nodes if each != self.servers.leader)
+        await self.make(num_replicas=1, placement=Placement(tags=[name]))
+        return self.servers.nodes[name]
+
+    async def leader(self, consumer: str | None = None) -> str:
+        """Name the server that leads the stream, or a consumer of it; wait until there is one."""
+        while True:
+            asked = ("stream_info", self.stream) if consumer is None else ("consumer_info", self.stream, consumer)
+            if (found := await self.ask(*asked)).cluster.leader:
+                return str(found.cluster.leader)
+
+    async def step_down(self, consumer: str | None = None) -> None:
+        """Let the leader give up its place, as it does before a restart."""
+        await self.ask(
+            "_api_request",
+            f"$JS.API.STREAM.LEADER.STEPDOWN.{self.stream}"
+            if consumer is None
+            else f"$JS.API.CONSUMER.LEADER.STEPDOWN.{self.stream}.{consumer}",
+        )
+
+    async def messages(self) -> int:
+        return int((await self.ask("stream_info", self.stream)).state.messages)
+
+
+async def _ignored(_error: Exception) -> None: ...
+
+
+@pytest.fixture
+async def nats_cluster(cluster_servers: NatsCluster) -> AsyncIterator[Cluster]:
+    """A cluster of three, all of them running, with a leader."""
+    cluster = Cluster(cluster_servers)
+    await cluster.ask("account_info")
+    yield cluster
+    # In this thread: a server ends with the thread that has started it.
+    for node in cluster_servers.nodes.values():
+        node.bring_back()
 
 
 @dataclass(slots=True)

@@ -4,6 +4,10 @@ One connection, opened when it is first needed, and again when it is needed afte
 reconnecting is off, so that whoever waits for an answer hears at once that none will come. Each message carries
 ``Nats-Msg-Id``: JetStream takes a second one with that id, within its window, for the same.
 
+A publish that nobody takes says only that its stream has no leader now, or does not exist: JetStream is asked which. A
+stream without a leader is a broker that is away; it is missing when the leader of the cluster has said so several
+times, over some seconds.
+
 An intake takes from a durable consumer. By default one process at a time does, and a consumer that was left with
 messages under way is set back to the first of them, so that the order of the stream is kept through crashes on either
 side; what comes twice by that has been seen. A consumer numbers what it delivers: where a number is missing, a message
@@ -48,17 +52,24 @@ except ModuleNotFoundError as error:
 _ID: Final = "Nats-Msg-Id"
 _STATUS: Final = "Status"
 _NO_RESPONDERS: Final = "503"
+_BEAT: Final = "100"
 _TOO_LARGE: Final = 10_054  # the stream's own limit
+_TAKEN: Final = frozenset((10_058, 10_065))  # a stream of that name, or for that subject, is there
+_MISSING_SECONDS: Final = 3.0  # how long, and how many answers, it takes to believe that no stream takes a subject
+_MISSING_ANSWERS: Final = 3
+_DEAF_SECONDS: Final = 10.0  # an election takes up to 9 s; after that, another server of the cluster may know more
 _COOL_SECONDS: Final = 0.25  # how long a failed attempt to connect speaks for those that follow
 _FATAL: Final = ("deleted", "leadership", "shutdown", "push based")  # these end a consumer, others only a batch
 _ACK_WAIT: Final = 30.0
 _MOST_UNDER_WAY: Final = 5_000
 _PULL_SECONDS: Final = 30.0
+_BEAT_SECONDS: Final = 2.0  # how often a consumer that has nothing for us says that it is there
 _ANSWER_SECONDS: Final = 5.0
 _PULL_BYTES: Final = 80 * 1_048_576  # more than the largest message a server can be told to take
 _SUBJECT: Final = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*")
 _FILTER: Final = re.compile(r"([^\s.*>]+|\*)(\.([^\s.*>]+|\*))*(\.>)?|>")
 _NAME: Final = re.compile(r"[^\s.*>/\\]+")
+_DOMAIN: Final = re.compile(rb'"domain": *"([^"]+)"')
 _DENIED: Final = re.compile(r'permissions violation for publish to "([^"]*)"', re.IGNORECASE)
 
 
@@ -91,6 +102,10 @@ class Nats:
         self._connect_seconds = span(connect_timeout, "connect_timeout")
         self._ack_seconds = span(ack_timeout, "ack_timeout")
         self._declared: dict[str, str] = {}
+        self._absent: dict[str, _Absence] = {}
+        self._domains: dict[str, str] = {}
+        self._deaf_since: float | None = None
+        self._hanging_up: asyncio.Task[None] | None = None
         self._clock: Clock = SystemClock()
         self._link = Link()
         self._line: _Line | None = None
@@ -136,22 +151,69 @@ class Nats:
     # Sending
 
     async def send(self, message: Message) -> None:
-        line = self._line
-        if line is None or line.is_closed:
-            line = await self.line()
+        while True:
+            line = self._line
+            if line is None or line.is_closed:
+                line = await self.line()
+            try:
+                await line.send(message)
+            except _NoResponders:
+                await self._unheard(line, message.topic)
+            else:
+                if self._absent:
+                    self._absent.pop(message.topic, None)
+                return
+
+    async def _unheard(self, line: "_Line", subject: str) -> None:
+        """Find out why nobody took a message. Return when it is worth sending again, otherwise raise the reason.
+
+        Only the leader of the cluster knows all streams. One that has just been elected may not know them yet, so its
+        word is taken when it has been the same for some seconds.
+        """
+        stream = await self._stream_of(line, subject)
+        now = self._clock.monotonic()
+        if stream is not None:
+            self._absent.pop(subject, None)
+            raise DependencyUnavailable(self.name, f"the stream {stream} of {subject!r} has no leader now")
+        absence = self._absent.get(subject)
+        if absence is None or now - absence.last > _MISSING_SECONDS:
+            absence = self._absent[subject] = _Absence(now)
+        absence.last = now
+        absence.answers += 1
+        if absence.answers >= _MISSING_ANSWERS and now - absence.since >= _MISSING_SECONDS:
+            raise TopicMissing(
+                f"no stream of {self.name} takes the subject {subject!r}: create one that does, or use "
+                f"nats.subject({subject!r}, declare='STREAM')"
+            )
+        if (declared := self._declared.get(subject)) is not None:
+            await self.declare(line, declared, subject)
+            if absence.answers == 1:
+                return
+        await self._clock.sleep(_MISSING_SECONDS / _MISSING_ANSWERS)
+
+    async def _stream_of(self, line: "_Line", subject: str) -> str | None:
+        """Ask JetStream which stream takes a subject; None when there is none."""
+        domain = self._domains.get(subject)
+        manager = line.client.jsm(prefix=f"$JS.{domain}.API") if domain else line.client.jsm()
         try:
-            await line.send(message)
+            with self.speaking(f"nobody takes {subject!r}, and JetStream cannot say which stream should"):
+                return await manager.find_stream_name_by_subject(subject)
         except TopicMissing:
-            stream = self._declared.get(message.topic)
-            if stream is None:
-                raise
-            await self.declare(line, stream, message.topic)
-            await line.send(message)
+            return None
 
     async def declare(self, line: "_Line", stream: str, subject: str) -> None:
-        """Create a stream."""
+        """Create a stream, unless one takes the subject already."""
         with self.speaking(f"creating the stream {stream}"):
-            await line.client.jsm().add_stream(name=stream, subjects=[subject])
+            try:
+                await line.client.jsm().add_stream(name=stream, subjects=[subject])
+            except nats.js.errors.BadRequestError as error:
+                if error.err_code not in _TAKEN:
+                    raise
+                if await self._stream_of(line, subject) is None:
+                    raise BrokerRefused(
+                        f"the stream {stream} of {self.name} exists and does not take the subject {subject!r}: add it "
+                        "to the stream's subjects"
+                    ) from error
 
     async def line(self) -> "_Line":
         """Find the connection, or make one; those who ask meanwhile get the same."""
@@ -214,12 +276,38 @@ class Nats:
                 await connecting
         if line is not None:
             await _closed(line.client)
+        if self._hanging_up is not None:
+            await self._hanging_up
         self._link.turn(LinkState.IDLE, self._clock)
         self._cool_until = 0.0
 
     def speaking(self, about: str) -> "_Speaking":
         """Turn what the driver raises into what we do."""
-        return _Speaking(self.name, about)
+        return _Speaking(self, about)
+
+    def deaf(self) -> None:
+        """Note that JetStream gives no answer over this connection; when that lasts, connect to another server.
+
+        A server that is cut off from the rest of its cluster keeps its clients, and can do nothing for them.
+        """
+        now = self._clock.monotonic()
+        if self._deaf_since is None:
+            self._deaf_since = now
+        if now - self._deaf_since > _DEAF_SECONDS and len(self._servers) > 1 and self._line is not None:
+            line, self._deaf_since = self._line, None
+            line.closed("JetStream does not answer there; trying another server")
+            self._hanging_up = asyncio.create_task(_closed(line.client), name=f"redrive-{self.name}")
+
+    def heard(self) -> None:
+        """Note that JetStream has answered."""
+        self._deaf_since = None
+
+    def acknowledged(self, subject: str, answer: bytes) -> None:
+        """Note that a stream has taken a message, and in which domain it is: there JetStream is asked about it."""
+        self.heard()
+        if subject not in self._domains:
+            found = _DOMAIN.search(answer)
+            self._domains[subject] = found[1].decode(errors="replace") if found else ""
 
 
 class _Connection(Client):
@@ -260,7 +348,7 @@ class _Heard:
 
 @dataclass(frozen=True, slots=True)
 class _Speaking:
-    broker: str
+    broker: Nats
     about: str
 
     def __enter__(self) -> None:
@@ -271,11 +359,26 @@ class _Speaking:
             raise TopicMissing(f"{self.about}: {error.description}") from error
         if isinstance(error, nats.js.errors.BadRequestError):
             raise BrokerRefused(f"{self.about}: {error.description}") from error
-        if isinstance(error, nats.errors.NoRespondersError | nats.js.errors.ServiceUnavailableError):
-            why = f"{self.about}: JetStream does not answer; start the server with it (nats-server -js)"
-            raise DependencyUnavailable(self.broker, why) from error
-        if isinstance(error, nats.errors.Error | OSError | TimeoutError):
-            raise DependencyUnavailable(self.broker, f"{self.about}: {str(error) or type(error).__name__}") from error
+        if not isinstance(error, nats.errors.Error | OSError | TimeoutError):
+            return
+        self.broker.deaf()
+        said = str(error) or type(error).__name__
+        if isinstance(error, nats.js.errors.ServiceUnavailableError):
+            said = error.description or "JetStream does not answer; start the server with it (nats-server -js)"
+        raise DependencyUnavailable(self.broker.name, f"{self.about}: {said}") from error
+
+
+class _NoResponders(Exception):
+    """Nobody listens to a subject now: its stream has no leader, or there is none."""
+
+
+@dataclass(slots=True)
+class _Absence:
+    """How long, and by how many answers, a subject has had no stream."""
+
+    since: float
+    last: float = 0.0
+    answers: int = 0
 
 
 @dataclass(slots=True)
@@ -301,6 +404,9 @@ class _Line:
     _sent: dict[str, _Sent] = field(default_factory=dict)
     _watch: asyncio.TimerHandle | None = None
     _pulls: "list[_Pull]" = field(default_factory=list)
+
+    def time(self) -> float:
+        return self._loop.time()
 
     async def open(self) -> None:
         self._inbox = self.client.new_inbox()
@@ -336,16 +442,12 @@ class _Line:
         if sent is None or sent.answer.done():
             return
         if answer.headers and answer.headers.get(_STATUS) == _NO_RESPONDERS:
-            sent.answer.set_exception(
-                TopicMissing(
-                    f"no stream of {self.broker.name} takes the subject {sent.subject!r}: create one that does, or say "
-                    f"nats.subject({sent.subject!r}, declare='STREAM')"
-                )
-            )
+            sent.answer.set_exception(_NoResponders())
             return
         error = _error_in(answer.data)
         if error is None:
             sent.answer.set_result(None)
+            self.broker.acknowledged(sent.subject, answer.data)
         else:
             sent.answer.set_exception(self._meaning(error, sent.subject))
 
@@ -510,6 +612,7 @@ class _Pull:
         self._subscription: Any = None
         self._got: list[Received] = []
         self._owed = 0
+        self._heard_at = 0.0
         self._delivered = delivered  # how many deliveries the consumer has made, as far as we know
         self._news = asyncio.Event()
         self._error: Exception | None = None
@@ -535,25 +638,34 @@ class _Pull:
         if self._got:
             taken, self._got = self._got[:limit], self._got[limit:]
             return taken
+        if self._owed > 0 and self._line.time() - self._heard_at > _ANSWER_SECONDS:
+            why = f"the consumer {self._of.durable} is silent: its leader is gone, and our request with it"
+            self.fail(DependencyUnavailable(self._of.broker.name, why))
         if self._error is not None:
             raise self._error
         return []
 
     async def _ask(self, limit: int, *, waits: bool) -> None:
         asked: dict[str, Any] = {"batch": limit, "max_bytes": _PULL_BYTES}
-        asked |= {"expires": int(_PULL_SECONDS * 1e9)} if waits else {"no_wait": True}
+        waiting = {"expires": int(_PULL_SECONDS * 1e9), "idle_heartbeat": int(_BEAT_SECONDS * 1e9)}
+        asked |= waiting if waits else {"no_wait": True}
         self._owed = limit
+        self._heard_at = self._line.time()
         with self._of.broker.speaking("asking for messages"):
             await self._line.client.publish(self._next, json.dumps(asked).encode(), reply=self._inbox)
 
     async def _arrived(self, message: Msg) -> None:
         if self._error is not None:  # what came before it was dropped, and will come again first
             return
+        self._heard_at = self._line.time()
         status = message.headers.get(_STATUS) if message.headers and not message.reply else None
+        if status == _BEAT:
+            return
         if status is not None and not message.data:
             self._ended(status, str((message.headers or {}).get("Description", "")))
         else:
             self._owed -= 1
+            self._line.broker.heard()
             self._take(message)
         self._news.set()
 
