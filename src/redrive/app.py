@@ -224,6 +224,11 @@ class Redrive(Operations):
         """Whose SQL the database speaks: ``sqlite`` or ``postgres``."""
         return self._store.name
 
+    @property
+    def schema(self) -> str:
+        """The PostgreSQL schema of the tables (``core.outbox``); on SQLite their prefix (``core_outbox``)."""
+        return self._store.schema
+
     # Publishing
 
     async def publish(self, type_: str, payload: Any = None, **options: Unpack[Options]) -> Published:

@@ -91,7 +91,7 @@ async def test_a_claim_is_its_holders_until_it_runs_out(bench: Bench) -> None:
     async def claimed(passage: Passage) -> list[bool]:
         """Claim; say of each artifact whether the case must be asked first."""
         async with bench.desk.app.transaction() as tx:
-            return [each.ask_first for each in (await through(bench.desk, tx, [passage]))[0]]
+            return [each.ask_first for each in (await through(bench.desk, tx, [passage]))[0] or ()]
 
     assert await claimed(mine) == [False]
     assert await claimed(theirs) == [], "somebody else is calling"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from redrive import DependencyUnavailable, Status
 from redrive.apps.evidence.cases import NETWORK, PERMANENT, Answer
-from tests.apps.evidence.conftest import Bench, case, upload_of
+from tests.apps.evidence.conftest import Bench, bench_with, case, upload_of
 
 CATEGORIES = {
     "ATTACHMENT_API_TIMEOUT": "NETWORK", "503": "NETWORK", "NETWORK_TIMEOUT": "NETWORK", "500": "SYSTEM",
@@ -145,3 +147,47 @@ async def test_a_request_that_a_person_calls_off_ends_and_the_notices_come(bench
     assert len(await bench.h.events("EVIDENCE_N1")) == len(await bench.h.events("EVIDENCE_N2")) == 1
     (named,) = job["n2_summary"]["cannot_retry"]
     assert "called off by ada: wrong file" in named["why"]
+
+
+@pytest.mark.req("E1")
+async def test_a_request_has_one_id_wherever_it_is_named(bench: Bench) -> None:
+    bench.cases.tell_all("500")
+    job_id = await bench.add(upload_of((case(), ["a.pdf"])))
+    await bench.retry()
+
+    (row,) = (await bench.job(job_id))["rows"]
+
+    requests = [*await bench.h.events("EVIDENCE_ATTACH"), *await bench.h.events("EVIDENCE_ATTACH_RETRY")]
+    assert [str(each.id) for each in requests] == [each.payload["event_id"] for each in requests]
+    assert [str(each.id) for each in requests] == [each["event_id"] for each in row["events"]]
+    assert [each.headers["retry_count"] for each in requests] == ["0", "1"]
+    results = await bench.h.events("EVIDENCE_ARTIFACT_RESULT")
+    assert [str(each.id) for each in results] == [each.payload["event_id"] for each in results]
+    assert sorted(each.causation_id or "" for each in results) == sorted(str(each.id) for each in requests)
+
+
+@pytest.mark.req("E1")
+async def test_the_tables_of_redrive_may_be_in_another_schema(store_url: str, tmp_path: Path) -> None:
+    url = store_url + ("&" if "?" in store_url else "?") + "schema=core"
+    async with bench_with(url, tmp_path) as bench:
+        job_id = await bench.add(upload_of((case(), ["a.pdf"])))
+
+        (row,) = (await bench.job(job_id))["rows"]
+
+        assert [each["event_status"] for each in row["events"]] == ["delivered"]
+        assert (await bench.desk.app.reconcilers.run_here("evidence-requests", dry_run=True)).extra == 0
+
+
+async def test_a_database_of_an_earlier_version_gets_the_new_columns(bench: Bench) -> None:
+    view = "evidence_lineage" if bench.desk.app.dialect == "sqlite" else "evidence.lineage"
+    for statement in (
+        f"drop view {view}", "alter table file_job_artifact drop column claimed_by",
+        "alter table file_job_artifact drop column claimed_until", "alter table file_job_event drop column carried_by",
+    ):  # fmt: skip
+        await bench.write(statement)
+
+    async with bench.desk.app.transaction() as tx:
+        await bench.desk.tables.make(tx)
+    job_id = await bench.add(upload_of((case(), ["a.pdf"])))
+
+    assert (await bench.job(job_id))["status"] == "COMPLETED"

@@ -17,12 +17,15 @@ Next: ``retry`` for what failed, ``notices`` for the results.
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, Self
+from uuid import UUID
 
-from redrive import Context, DeadLetter, Gather, Work
+from pydantic import ValidationError
+
+from redrive import Context, DeadLetter, Gather, Rejected, Work
 from redrive.apps.evidence.cases import ATTACHED, DEPENDENCY, Answer
 from redrive.apps.evidence.desk import ATTACH, RETRY, ArtifactResult, AttachRequest, Desk
 from redrive.apps.evidence.shelf import Content
@@ -64,8 +67,10 @@ def register(desk: Desk) -> None:
 
 
 async def _attach(desk: Desk, gate: "Gate", settle: "Settle", request: AttachRequest, ctx: Context) -> None:
-    passage = Passage(str(request.file_job_id), str(request.file_job_row_id), str(ctx.id))
+    passage = Passage.of(request, ctx.id)
     wanted = await gate(passage)
+    if wanted is None:
+        raise Rejected(f"the file job {passage.job_id} has no row {passage.row_id} with artifacts")
     if not wanted:
         return
     contents = await desk.shelf.fetch([each.s3_key for each in wanted])
@@ -84,6 +89,31 @@ class Passage:
     job_id: str
     row_id: str
     event_id: str
+    """The event whose handler calls: it holds the claims."""
+    request_id: str = ""
+    """The ``event_id`` of the request, if there is one; from Kafka it comes as another event."""
+    event_type: str = ""
+    artifacts: frozenset[str] | None = None
+    """The artifacts that the request names; ``None`` for all."""
+
+    @classmethod
+    def of(cls, request: AttachRequest, event_id: UUID) -> Self:
+        """Read a request."""
+        return cls(
+            str(request.file_job_id), str(request.file_job_row_id), str(event_id), str(request.event_id),
+            request.event_type, frozenset(str(each.artifact_id) for each in request.artifacts),
+        )  # fmt: skip
+
+    def wants(self, artifact_id: str, tried: int, status: str, retry_status: str, *, is_new: bool) -> bool:
+        """Decide whether an artifact is to be tried: it never was, or somebody has asked for a retry.
+
+        The scheduler asks by ``RETRY_SCHEDULED``. A request that this app has not published asks by itself, for
+        whatever may still succeed.
+        """
+        if status == "ATTACHED" or (self.artifacts is not None and artifact_id not in self.artifacts):
+            return False
+        asked = ("RETRY_SCHEDULED", "RETRYING", *(("RETRY_FAILED",) if is_new and self.event_type == RETRY else ()))
+        return tried == 0 or retry_status in asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +125,14 @@ class Ended:
 
 
 Answers = list[tuple[Artifact, Answer]]
-Gate = Gather[Passage, list[Artifact]]
+Gate = Gather[Passage, list[Artifact] | None]
 Settle = Gather[Ended, Answers]
 
 
 def gate_of(desk: Desk) -> Gate:
     """Let rows through. Once a passage is answered, its artifacts are claimed."""
 
-    async def let_through(passages: Sequence[Passage]) -> list[list[Artifact]]:
+    async def let_through(passages: Sequence[Passage]) -> list[list[Artifact] | None]:
         async with desk.app.transaction() as tx:
             await desk.tables.by_index(tx)
             return await through(desk, tx, passages)
@@ -110,29 +140,55 @@ def gate_of(desk: Desk) -> Gate:
     return Gather(let_through, most=_AT_ONCE)
 
 
-async def through(desk: Desk, tx: Work, passages: Sequence[Passage]) -> list[list[Artifact]]:
-    """Claim, for each passage, the artifacts of its row that are to be tried and that nobody else has claimed.
+async def through(desk: Desk, tx: Work, passages: Sequence[Passage]) -> list[list[Artifact] | None]:
+    """Claim, for each passage, the artifacts that are to be tried and that nobody else has claimed.
 
-    To be tried are those that never were, and those that the scheduler has asked for.
+    ``None``: there is no such row.
     """
     tables, now = desk.tables, desk.app.clock.now()
-    first: dict[str, Passage] = {}
+    by_row: dict[str, list[Passage]] = {}
     for each in passages:
-        first.setdefault(each.row_id, each)
-    wanted: dict[Passage, list[Artifact]] = {each: [] for each in first.values()}
+        by_row.setdefault(each.row_id, []).append(each)
+    known = await _known(desk, tx, passages)
+    wanted: dict[Passage, list[Artifact]] = {}
     jobs = tables.ids({each.job_id for each in passages})
-    for row in await tables.ask(tx, "gate", jobs, tables.ids(first), now):
+    for row in await tables.ask(tx, "gate", jobs, tables.ids(by_row), now):
         row_id, id_, key, name, type_, size, case_id, tried, status, retry_status, holder, is_claimed = row
-        passage = first[str(row_id)]
-        if is_claimed and str(holder) != passage.event_id:
-            continue
-        if status != "ATTACHED" and (tried == 0 or retry_status in ("RETRY_SCHEDULED", "RETRYING")):
-            ask_first = bool(tried) or holder is not None
-            wanted[passage].append(Artifact(str(id_), key, name, type_, size, str(case_id), tried, ask_first))
+        is_free = True
+        for each in by_row[str(row_id)]:
+            mine = wanted.setdefault(each, [])
+            if not is_free or (is_claimed and str(holder) != each.event_id):
+                continue
+            if each.wants(str(id_), tried, status, retry_status, is_new=each.request_id not in known):
+                ask_first = bool(tried) or holder is not None
+                mine.append(Artifact(str(id_), key, name, type_, size, str(case_id), tried, ask_first))
+                is_free = False
     claims = [{"id": each.id, "event_id": passage.event_id} for passage, some in wanted.items() for each in some]
     if claims:
         await tables.do(tx, "claim", json.dumps(claims), now, now + timedelta(seconds=desk.settings.claim))
-    return [wanted.get(each, []) for each in passages]
+        await _remember(desk, tx, [each for each, some in wanted.items() if some], known)
+    return [wanted.get(each) for each in passages]
+
+
+async def _known(desk: Desk, tx: Work, passages: Sequence[Passage]) -> dict[str, str]:
+    """Find the requests that are written down already, and the event that carried each; those without an id are."""
+    ids = desk.tables.ids({each.request_id for each in passages if each.request_id})
+    rows = await desk.tables.ask(tx, "requests_known", ids)
+    return {"": "", **{str(id_): str(carried_by or id_) for id_, carried_by in rows}}
+
+
+async def _remember(desk: Desk, tx: Work, passages: Sequence[Passage], known: Mapping[str, str]) -> None:
+    """Write down requests that are new, and which event carried a request to its handler."""
+    news = {
+        each.request_id: {
+            "event_id": each.request_id, "job_id": each.job_id, "row_id": each.row_id, "event_type": each.event_type,
+            "carried_by": None if each.event_id == each.request_id else each.event_id,
+        }
+        for each in passages
+        if each.request_id and known.get(each.request_id) != each.event_id
+    }  # fmt: skip
+    if news:
+        await desk.tables.do(tx, "requests_seen", json.dumps([*news.values()]), desk.app.clock.now())
 
 
 async def _call(desk: Desk, artifact: Artifact, found: tuple[int, Content] | None) -> Answer:
@@ -218,13 +274,13 @@ async def call_off(desk: Desk, passage: Passage, by: str, reason: str) -> None:
 
 async def _give_up(desk: Desk, dead: DeadLetter, tx: Work) -> None:
     """Write a failed attempt down for what a dead letter leaves behind, so that the scheduler takes it from there."""
-    payload = dead.payload if isinstance(dead.payload, dict) else {}
-    job_id, row_id = payload.get("file_job_id"), payload.get("file_job_row_id")
-    if not (isinstance(job_id, str) and isinstance(row_id, str)):
+    try:
+        request = AttachRequest.model_validate(dead.payload)
+    except ValidationError:  # it asked for nothing that could be found
         return
     said = dead.last_error.splitlines()[0]
     answer = Answer("SYSTEM_ERROR", f"the request became a dead letter: {said}"[:_SAID_LIMIT])
-    await _end(desk, tx, Passage(job_id, row_id, str(dead.id)), answer)
+    await _end(desk, tx, Passage.of(request, dead.id), answer)
 
 
 async def _end(desk: Desk, tx: Work, passage: Passage, answer: Answer) -> None:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Final, Literal, TypedDict
 from uuid import UUID
 
@@ -31,6 +32,9 @@ REFUSED: Final = "EVIDENCE_FILE_REFUSED"
 LOOK: Final = "evidence.job.look"
 DEADLINE: Final = "evidence.n2.deadline"
 SCHEDULER: Final = "evidence.retries.look"
+
+RETRY_COUNT: Final = "retry_count"
+"""The header of a request that says which retry of its row it is; 0 is the first attempt."""
 
 TOPICS: Final = {
     ATTACH: "evidence.attach.requests",
@@ -114,10 +118,15 @@ class Desk:
         return TOPICS[type_] if self.settings.kafka else type_
 
     async def request(
-        self, tx: Work, type_: str, job_id: str, rows: Mapping[str, tuple[str, list[tuple[str, str]]]], now: datetime
-    ) -> None:
-        """Publish one event for each row, with all its artifacts, and note which event that is."""
+        self, tx: Work, type_: str, job_id: str, rows: Mapping[str, tuple[str, list[tuple[str, str]]]], now: datetime,
+        retries: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
+        """Publish one event for each row, with all its artifacts, and note which event that is.
+
+        The event's id stands in its payload, too. ``retries``: which retry this is for each row; a header says it.
+        """
         drafts: list[Any] = []
+        links: list[dict[str, str]] = []
         at = plain(now)
         for row_id, (case_id, artifacts) in rows.items():
             event_id = str(self.app.clock.new_id())
@@ -127,19 +136,24 @@ class Desk:
                 "artifacts": [{"artifact_id": each, "s3_key": key} for each, key in artifacts],
                 **({"retry_reason": "AUTOMATED_RETRY"} if type_ == RETRY else {}), "schema_version": 1,
             }  # fmt: skip
-            about = {"subject": f"file_job_row/{row_id}", "correlation_id": job_id, "idempotency_key": event_id}
+            about = {
+                "id": event_id, "subject": f"file_job_row/{row_id}", "correlation_id": job_id,
+                "headers": {RETRY_COUNT: str(retries.get(row_id, 0))},
+            }  # fmt: skip
             drafts.append((type_, payload, about))
-        published = await tx.publish_many(drafts)
-        links = [{"event_id": str(each.id), "row_id": row_id} for row_id, each in zip(rows, published, strict=True)]
+            links.append({"event_id": event_id, "row_id": row_id})
+        await tx.publish_many(drafts)
         await self.tables.do(tx, "events_add", job_id, json.dumps(links), type_, now)
 
     async def tell(self, tx: Work, results: Sequence[tuple[ArtifactResult, str | None]]) -> None:
         """Publish one result for each artifact that was tried, and for each say which event was the cause."""
         drafts: list[Any] = []
         for result, causation_id in results:
-            about = {"subject": f"file_job_artifact/{result['artifact_id']}", "correlation_id": result["file_job_id"]}
-            if causation_id is not None:
-                about["causation_id"] = causation_id
-            drafts.append((RESULT, result, about))
+            event_id = str(self.app.clock.new_id())
+            about = {
+                "id": event_id, "subject": f"file_job_artifact/{result['artifact_id']}",
+                "correlation_id": result["file_job_id"], "causation_id": causation_id,
+            }  # fmt: skip
+            drafts.append((RESULT, {"event_id": event_id, "event_type": RESULT, **result}, about))
         if drafts:
             await tx.publish_many(drafts)

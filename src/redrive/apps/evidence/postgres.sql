@@ -108,13 +108,15 @@ create index if not exists idx_artifact_waiting on evidence.file_job_artifact (f
 
 create index if not exists idx_job_n2 on evidence.file_job (n2_sent_at);
 
--- Which events were published for a row; the outbox forgets delivered ones after a while, this does not.
+-- Which events were published for a row; the outbox forgets delivered ones after a while, this does not. carried_by: the
+-- event as which a message from Kafka, or a copy, came to the handler.
 create table if not exists evidence.file_job_event (
     event_id uuid primary key,
     file_job_id uuid not null,
     file_job_row_id uuid not null,
     event_type text not null,
-    published_at timestamptz not null
+    published_at timestamptz not null,
+    carried_by uuid
 );
 
 create index if not exists idx_event_by_row on evidence.file_job_event (file_job_row_id);
@@ -137,9 +139,10 @@ select
     r.id as file_job_row_id, r.line, r.evidence_status,
     a.id as artifact_id, a.case_id, a.file_name, a.s3_key, a.attachment_status, a.retry_status,
     a.attachment_error_code, a.attempt_count,
-    e.event_id, e.event_type, e.published_at, o.status as event_status, o.attempts as event_attempts
+    e.event_id, e.event_type, e.published_at, o.status as event_status, o.attempts as event_attempts,
+    e.carried_by
 from evidence.file_job j
 left join evidence.file_job_row r on r.file_job_id = j.id
 left join evidence.file_job_artifact a on a.file_job_id = j.id and a.file_job_row_id = r.id
 left join evidence.file_job_event e on e.file_job_row_id = r.id
-left join redrive.outbox o on o.id = e.event_id;
+left join redrive.outbox o on o.id = coalesce(e.carried_by, e.event_id);

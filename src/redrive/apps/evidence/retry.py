@@ -59,12 +59,14 @@ async def _requeue(desk: Desk, lock: Lock, job_id: str) -> int:
         due = [str(row[0]) for row in await desk.tables.ask(tx, "due_rows", job_id, now, desk.settings.batch_rows)]
         if not due:
             return 0
-        marked = {str(row[0]) for row in await desk.tables.ask(tx, "requeue", job_id, desk.tables.ids(due), now)}
+        marked: dict[str, int] = {}
+        for row_id, retry_count in await desk.tables.ask(tx, "requeue", job_id, desk.tables.ids(due), now):
+            marked[str(row_id)] = max(marked.get(str(row_id), 0), retry_count + 1)
         rows: dict[str, tuple[str, list[tuple[str, str]]]] = {}
         for row_id, id_, key, case_id in await desk.tables.ask(tx, "artifacts_of", job_id, desk.tables.ids(marked)):
             rows.setdefault(str(row_id), (str(case_id), []))[1].append((str(id_), key))
         if rows:
-            await desk.request(tx, RETRY, job_id, rows, now)
+            await desk.request(tx, RETRY, job_id, rows, now, marked)
     return len(rows)
 
 

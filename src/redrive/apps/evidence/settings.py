@@ -42,6 +42,8 @@ class Settings:
     objects: str = "evidence-files"
     kafka: str = ""
     kafka_prefix: str = ""
+    kafka_partitions: int = 6
+    """Missing topics are created with so many partitions; 0: they are not created."""
     token: str = ""
     notice_url: str = ""
     retry: RetryPolicy = field(default_factory=RetryPolicy.patient)
@@ -77,6 +79,7 @@ class Settings:
             objects=environ.get("EVIDENCE_OBJECTS") or default.objects,
             kafka=environ.get("EVIDENCE_KAFKA", ""),
             kafka_prefix=environ.get("EVIDENCE_KAFKA_PREFIX", ""),
+            kafka_partitions=said.whole("EVIDENCE_KAFKA_PARTITIONS", default.kafka_partitions, 0, 10_000),
             token=environ.get("EVIDENCE_TOKEN", ""),
             notice_url=said.web("EVIDENCE_NOTICE_URL", ""),
             retry=RetryPolicy(max_attempts=3, base_delay=base, max_delay=max(base, cap), jitter=0.2),

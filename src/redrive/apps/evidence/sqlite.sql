@@ -106,13 +106,15 @@ create index if not exists idx_artifact_waiting on file_job_artifact (file_job_i
 
 create index if not exists idx_job_n2 on file_job (n2_sent_at);
 
--- Which events were published for a row; the outbox forgets delivered ones after a while, this does not.
+-- Which events were published for a row; the outbox forgets delivered ones after a while, this does not. carried_by: the
+-- event as which a message from Kafka, or a copy, came to the handler.
 create table if not exists file_job_event (
     event_id text primary key,
     file_job_id text not null,
     file_job_row_id text not null,
     event_type text not null,
-    published_at integer not null
+    published_at integer not null,
+    carried_by text
 );
 
 create index if not exists idx_event_by_row on file_job_event (file_job_row_id);
@@ -129,15 +131,18 @@ create table if not exists evidence_scheduler (
 );
 
 -- ZIP, job, row, artifact, outbox, event: the whole lineage in one place.
-create view if not exists evidence_lineage as
+drop view if exists evidence_lineage;
+
+create view evidence_lineage as
 select
     j.id as file_job_id, j.s3_key as zip_key, j.file_name as zip_name, j.status as job_status,
     r.id as file_job_row_id, r.line, r.evidence_status,
     a.id as artifact_id, a.case_id, a.file_name, a.s3_key, a.attachment_status, a.retry_status,
     a.attachment_error_code, a.attempt_count,
-    e.event_id, e.event_type, e.published_at, o.status as event_status, o.attempts as event_attempts
+    e.event_id, e.event_type, e.published_at, o.status as event_status, o.attempts as event_attempts,
+    e.carried_by
 from file_job j
 left join file_job_row r on r.file_job_id = j.id
 left join file_job_artifact a on a.file_job_id = j.id and a.file_job_row_id = r.id
 left join file_job_event e on e.file_job_row_id = r.id
-left join redrive_outbox o on o.id = e.event_id;
+left join redrive_outbox o on o.id = coalesce(e.carried_by, e.event_id);

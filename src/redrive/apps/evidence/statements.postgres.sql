@@ -1,7 +1,7 @@
 -- What the evidence app asks of its tables on PostgreSQL; statements.sqlite.sql has the same names.
 
 -- name: columns
-select column_name from information_schema.columns where table_schema = 'evidence' and table_name = 'file_job_artifact'
+select column_name from information_schema.columns where table_schema = 'evidence' and table_name = $1
 
 -- name: job_add
 insert into evidence.file_job (id, file_name, file_size_bytes, s3_key, upload_key, created_at, updated_at)
@@ -59,6 +59,18 @@ from json_to_recordset($2::json) as x (
 insert into evidence.file_job_event (event_id, file_job_id, file_job_row_id, event_type, published_at)
 select x.event_id, $1::uuid, x.row_id, $3::text, $4::timestamptz
 from json_to_recordset($2::json) as x (event_id uuid, row_id uuid)
+
+-- Requests that this app has published or seen.
+-- name: requests_known
+select event_id, carried_by from evidence.file_job_event where event_id = any($1::uuid[])
+
+-- A request of somebody else is written down when it is first seen; with Kafka, the event that brought it here.
+-- name: requests_seen
+insert into evidence.file_job_event as e (event_id, file_job_id, file_job_row_id, event_type, published_at, carried_by)
+select x.event_id, x.job_id, x.row_id, x.event_type, $2::timestamptz, x.carried_by
+from json_to_recordset($1::json) as x (event_id uuid, job_id uuid, row_id uuid, event_type text, carried_by uuid)
+on conflict (event_id) do update set carried_by = excluded.carried_by
+where e.file_job_row_id = excluded.file_job_row_id
 
 -- The worker's gate: row and artifacts are locked until the claims are committed. Everybody locks rows first, by id.
 -- name: gate
@@ -203,7 +215,7 @@ with due as (
 )
 update evidence.file_job_artifact a set retry_status = 'RETRY_SCHEDULED', updated_at = $3
 from due where a.id = due.id
-returning a.file_job_row_id
+returning a.file_job_row_id, a.retry_count
 
 -- name: artifacts_of
 select file_job_row_id, id, s3_key, case_id from evidence.file_job_artifact
@@ -277,10 +289,10 @@ from evidence.file_job j where j.status = 'PROCESSING' and j.updated_at < $1
 
 -- Rows whose last request was called off by a person, and that have artifacts which nobody else will try.
 -- name: called_off
-select e.file_job_id, e.file_job_row_id, e.event_id, o.cancelled_by, o.cancel_reason
+select e.file_job_id, e.file_job_row_id, o.id as event_id, o.cancelled_by, o.cancel_reason
 from evidence.file_job j
-join evidence.file_job_event e on e.file_job_id = j.id
-join redrive.outbox o on o.id = e.event_id
+join redrive.outbox o on o.correlation_id = j.id::text
+join evidence.file_job_event e on e.file_job_id = j.id and (e.event_id = o.id or e.event_id::text = o.causation_id)
 where j.status = 'PROCESSING' and o.status = 'cancelled' and o.ended_at < $1
     and exists (
         select 1 from evidence.file_job_artifact a
@@ -300,6 +312,6 @@ from evidence.file_job_row where file_job_id = $1 and line > $2 order by line li
 
 -- name: lineage
 select file_job_row_id, artifact_id, case_id, file_name, s3_key, attachment_status, retry_status,
-    attachment_error_code, attempt_count, event_id, event_type, published_at, event_status, event_attempts
+    attachment_error_code, attempt_count, event_id, event_type, published_at, event_status, event_attempts, carried_by
 from evidence.lineage where file_job_id = $1 and file_job_row_id = any($2::uuid[])
 order by artifact_id, published_at

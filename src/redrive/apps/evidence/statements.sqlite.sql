@@ -1,7 +1,7 @@
 -- What the evidence app asks of its tables on SQLite; statements.postgres.sql has the same names.
 
 -- name: columns
-select name from pragma_table_info('file_job_artifact')
+select name from pragma_table_info(?1)
 
 -- name: job_add
 insert into file_job (id, file_name, file_size_bytes, s3_key, upload_key, created_at, updated_at)
@@ -72,6 +72,19 @@ from (
         value ->> 'event_id' as event_id, value ->> 'row_id' as row_id
     from json_each(?2)
 ) as x
+
+-- Requests that this app has published or seen.
+-- name: requests_known
+select event_id, carried_by from file_job_event where event_id in (select value from json_each(?1))
+
+-- A request of somebody else is written down when it is first seen; with Kafka, the event that brought it here.
+-- name: requests_seen
+insert into file_job_event as e (event_id, file_job_id, file_job_row_id, event_type, published_at, carried_by)
+select
+    value ->> 'event_id', value ->> 'job_id', value ->> 'row_id', value ->> 'event_type', ?2, value ->> 'carried_by'
+from json_each(?1) where true
+on conflict (event_id) do update set carried_by = excluded.carried_by
+where e.file_job_row_id = excluded.file_job_row_id
 
 -- The worker's gate. Nobody else writes until the claims are committed.
 -- name: gate
@@ -219,7 +232,7 @@ with due as (
 )
 update file_job_artifact as a set retry_status = 'RETRY_SCHEDULED', updated_at = ?3
 from due where a.id = due.id
-returning file_job_row_id
+returning file_job_row_id, retry_count
 
 -- name: artifacts_of
 select file_job_row_id, id, s3_key, case_id from file_job_artifact
@@ -293,10 +306,10 @@ from file_job j where j.status = 'PROCESSING' and j.updated_at < ?1
 
 -- Rows whose last request was called off by a person, and that have artifacts which nobody else will try.
 -- name: called_off
-select e.file_job_id, e.file_job_row_id, e.event_id, o.cancelled_by, o.cancel_reason
+select e.file_job_id, e.file_job_row_id, o.id as event_id, o.cancelled_by, o.cancel_reason
 from file_job j
-join file_job_event e on e.file_job_id = j.id
-join redrive_outbox o on o.id = e.event_id
+join redrive_outbox o on o.correlation_id = j.id
+join file_job_event e on e.file_job_id = j.id and (e.event_id = o.id or e.event_id = o.causation_id)
 where j.status = 'PROCESSING' and o.status = 'cancelled' and o.ended_at < ?1
     and exists (
         select 1 from file_job_artifact a
@@ -316,6 +329,6 @@ from file_job_row where file_job_id = ?1 and line > ?2 order by line limit ?3
 
 -- name: lineage
 select file_job_row_id, artifact_id, case_id, file_name, s3_key, attachment_status, retry_status,
-    attachment_error_code, attempt_count, event_id, event_type, published_at, event_status, event_attempts
+    attachment_error_code, attempt_count, event_id, event_type, published_at, event_status, event_attempts, carried_by
 from evidence_lineage where file_job_id = ?1 and file_job_row_id in (select value from json_each(?2))
 order by artifact_id, published_at

@@ -24,14 +24,18 @@ ROW: Final = (
 LINEAGE: Final = (
     "file_job_row_id", "artifact_id", "case_id", "file_name", "s3_key", "attachment_status", "retry_status",
     "attachment_error_code", "attempt_count", "event_id", "event_type", "published_at", "event_status",
-    "event_attempts",
+    "event_attempts", "carried_by",
 )  # fmt: skip
 _BY_INDEX: Final = (
     "set local enable_seqscan = off; set local enable_hashjoin = off; set local enable_mergejoin = off;"
     " set local plan_cache_mode = force_generic_plan"
 )
-_ADDED: Final = {"claimed_by": ("uuid", "text"), "claimed_until": ("timestamptz", "integer")}
-"""Columns of file_job_artifact that databases of earlier versions do not have, as on PostgreSQL and on SQLite."""
+_ADDED: Final = (
+    ("file_job_artifact", "claimed_by", "uuid", "text"),
+    ("file_job_artifact", "claimed_until", "timestamptz", "integer"),
+    ("file_job_event", "carried_by", "uuid", "text"),
+)
+"""Columns that databases of earlier versions do not have, with their types on PostgreSQL and on SQLite."""
 _NAME: Final = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _COMMENT: Final = re.compile(r"^--.*\n?", re.MULTILINE)
 
@@ -39,25 +43,31 @@ _COMMENT: Final = re.compile(r"^--.*\n?", re.MULTILINE)
 class Tables:
     """The statements in the words of one database."""
 
-    def __init__(self, dialect: str) -> None:
+    def __init__(self, dialect: str, schema: str) -> None:
+        """Read the statements; ``schema`` is that of Redrive's own tables, which some of them read."""
         self._is_postgres = dialect == "postgres"
-        parts = _NAME.split(_read(f"statements.{dialect}.sql"))[1:]
+        parts = _NAME.split(_read(f"statements.{dialect}.sql", schema))[1:]
         self._statements = {
             name: _COMMENT.sub("", text).strip() for name, text in zip(parts[::2], parts[1::2], strict=True)
         }
         self._schema = [
-            statement for each in _COMMENT.sub("", _read(f"{dialect}.sql")).split(";\n") if (statement := each.strip())
+            statement
+            for each in _COMMENT.sub("", _read(f"{dialect}.sql", schema)).split(";\n")
+            if (statement := each.strip())
         ]
+        self._first_view = next(place for place, each in enumerate(self._schema) if " view " in each)
 
     async def make(self, tx: Work) -> None:
         """Make what is missing."""
-        for statement in self._schema:
+        tables, views = self._schema[: self._first_view], self._schema[self._first_view :]
+        for statement in tables:
             await tx.execute(statement)
-        there = {row[0] for row in await self.ask(tx, "columns")}
-        table = "evidence.file_job_artifact" if self._is_postgres else "file_job_artifact"
-        for name, types in _ADDED.items():
-            if name not in there:
-                await tx.execute(f"alter table {table} add column {name} {types[not self._is_postgres]}")
+        for table, column, postgres, sqlite in _ADDED:
+            if (column,) not in {(*row,) for row in await self.ask(tx, "columns", table)}:
+                named, type_ = (f"evidence.{table}", postgres) if self._is_postgres else (table, sqlite)
+                await tx.execute(f"alter table {named} add column {column} {type_}")
+        for statement in views:
+            await tx.execute(statement)
 
     async def by_index(self, tx: Work) -> None:
         """Have what follows in this transaction look for its few rows one by one, however large the tables are.
@@ -102,5 +112,6 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int | float) else str(value)
 
 
-def _read(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+def _read(name: str, schema: str) -> str:
+    text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return re.sub(r"\bredrive([._])outbox\b", rf"{schema}\1outbox", text)
