@@ -216,6 +216,75 @@ async def test_a_parser_of_your_own_reads_anything_and_may_fail(app: Redrive, st
     ]
 
 
+BAD_OPTIONS: tuple[Any, ...] = (
+    7, "subject", {"subjekt": "order/7"}, {"delay": object()}, {"headers": ["x"]}, {"headers": {"a": 1}}, {1: 2},
+    {"generation": "x"}, {"batch": "none"},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("options", BAD_OPTIONS, ids=range(len(BAD_OPTIONS)))
+async def test_a_parser_that_returns_bad_options_makes_a_dead_letter_and_the_intake_goes_on(
+    sqlite_url: str, stream: Stream, options: Any
+) -> None:
+    async with Redrive(sqlite_url) as app:
+        came = taking(app, stream, parse=lambda message: ("order.came", {"n": 1}, options))
+        (intake,) = app.traffic.intakes.values()
+        await stream.put(b"first")
+        await app.worker().drain()
+        intake.parse = None
+        await stream.put(document("e-2", 2), STRUCTURED)
+        await app.worker().drain()
+
+        (letter,) = await _events(app, status=Status.FAILED)
+        assert letter.error_type == "redrive.errors.Unparsable"
+        assert came == [2]
+
+
+async def test_what_a_parser_returns_is_left_as_it_is(app: Redrive, stream: Stream) -> None:
+    """A constant carried the trace and the position of the first message into all later events."""
+    same: Any = {"subject": "order/7", "headers": {"region": "eu"}}
+    before = json.dumps(same)
+    taking(app, stream, parse=lambda message: ("order.came", {"n": int(message.body or b"")}, same))
+    for n in range(3):
+        await stream.put(str(n).encode(), {"traceparent": f"00-{n:032x}-{n:016x}-01"})
+
+    await app.worker().drain()
+
+    events = await _events(app, type="order.came")
+    assert json.dumps(same) == before
+    assert {event.headers["redrive.position"] for event in events} == {f"{stream.name}:{n + 1}" for n in range(3)}
+    assert {event.headers["traceparent"] for event in events} == {f"00-{n:032x}-{n:016x}-01" for n in range(3)}
+    assert {event.headers["region"] for event in events} == {"eu"}
+
+
+async def test_an_intake_that_fails_in_an_unforeseen_way_says_so(
+    app: Redrive, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taking(app, stream)
+    (intake,) = app.traffic.intakes.values()
+
+    def broken(_intake: Intake, _received: object) -> None:
+        raise RuntimeError("nobody foresaw this")
+
+    monkeypatch.setattr(Intake, "_read", broken)
+    await stream.put(document("e-1", 1), STRUCTURED)
+    async with working(app):
+        await until(lambda: "internal error, trying again: RuntimeError('nobody fores" in intake.link.error)
+        assert intake.link.state.value == "paused"
+
+
+@pytest.mark.parametrize("body", [b'{"n": 1, "n": 2}', b'{"n": 0.1234567890123456789}', b'{"n": 1e400}'])
+async def test_a_message_whose_value_would_change_is_kept_raw(app: Redrive, stream: Stream, body: bytes) -> None:
+    came = taking(app, stream, types={f"{stream.subject}.in": "order.came"})
+    await stream.put(body)
+
+    await app.worker().drain()
+
+    (letter,) = await _events(app, status=Status.FAILED)
+    assert letter.error_type == "redrive.errors.Unparsable"
+    assert came == []
+
+
 async def test_too_much_waiting_pauses_an_intake_and_it_goes_on_by_itself(app: Redrive, stream: Stream) -> None:
     came: list[int] = []
     open_gate = asyncio.Event()

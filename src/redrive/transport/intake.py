@@ -148,6 +148,9 @@ class Intake:
         except DependencyUnavailable as error:
             state = self.inlet.broker.link.state
             return await self._broken(state if state is LinkState.REFUSED else LinkState.UNREACHABLE, error.message)
+        except Exception as error:
+            self._turn(LinkState.PAUSED, f"internal error, trying again: {error!r}"[:1_000])
+            raise
         self._pause = _FIRST_PAUSE
         self._is_eager = moved
         return Tick(moved, 0.0)
@@ -289,8 +292,12 @@ class Intake:
                 options = Options(source=received.source, headers=_trace(message) | _where(received, _id(received)))
                 rows = self._events(type_, read_json(message.body), options)
                 return _Taken(received.source, _id(received), rows, received)
+        except Unparsable:
+            raise
         except (PayloadRefused, ConfigurationError) as error:
             raise Unparsable(str(error)) from error
+        except Exception as error:  # whatever is wrong with a message, or with what a parser returned: it is kept
+            raise Unparsable(f"reading it raised {error!r}"[:1_000]) from error
         raise Unparsable(
             f"no CloudEvent: neither a header {self.inlet.broker.prefix}specversion nor a content-type {STRUCTURED}; "
             f"say types={{{message.topic!r}: '<type>'}} for plain JSON, or parse=… for anything else"
@@ -303,15 +310,12 @@ class Intake:
             raise
         except Exception as error:  # whatever a stranger's code raises, the message is kept
             raise Unparsable(f"parse raised {error!r}"[:1_000]) from error
-        options = said[0] if said else Options()
         message_id = _id(received)
-        options.setdefault("source", received.source)
-        options["headers"] = {
-            **_trace(received.message),
-            **(options.get("headers") or {}),
-            **_where(received, message_id),
-        }
-        return _Taken(received.source, message_id, self._events(type_, payload, options), received)
+        # A copy: a parser may return the same dict for every message.
+        options = Options(source=received.source) | (said[0] if said else Options())
+        headers = _trace(received.message) | dict(options.get("headers") or {}) | _where(received, message_id)
+        rows = self._events(type_, payload, options | Options(headers=headers))
+        return _Taken(received.source, message_id, rows, received)
 
     def _events(self, type_: str, payload: Any, options: Options) -> list[NewEvent]:
         return self.new_events(type_, payload, **options)
