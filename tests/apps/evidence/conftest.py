@@ -56,6 +56,7 @@ class Bench:
     desk: Desk
     cases: FakeCases
     h: Harness
+    port: int
 
     async def upload(self, data: bytes, **headers: str) -> httpx.Response:
         async with web(self.desk) as client:
@@ -127,7 +128,7 @@ async def bench_with(store_url: str, folder: Path, **more: Any) -> AsyncIterator
     desk = build(settings_for(store_url, folder, port, **more))
     try:
         async with Harness(desk.app, url=store_url) as harness:
-            yield Bench(desk, cases, harness)
+            yield Bench(desk, cases, harness, port)
     finally:
         await cases.stop()
 

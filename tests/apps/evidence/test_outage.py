@@ -11,9 +11,9 @@ import pytest
 
 from redrive import Redrive, Status
 from redrive.apps.evidence.build import build
-from redrive.apps.evidence.desk import ATTACH, N2, Desk
+from redrive.apps.evidence.desk import ATTACH, N1, N2, Desk
 from redrive.apps.evidence.fake_cases import FakeCases
-from tests.apps.evidence.conftest import case, settings_for, upload_of, web
+from tests.apps.evidence.conftest import bench_with, case, settings_for, upload_of, web
 from tests.servers import free_port
 from tests.waiting import until
 from tests.worker.conftest import working
@@ -72,6 +72,38 @@ async def blocked(desk: Desk) -> bool:
 
 async def over(desk: Desk) -> bool:
     return await count(desk, N2, Status.DELIVERED) == 1
+
+
+@pytest.mark.req("E8", "E11")
+@pytest.mark.parametrize("fail", [True, False])
+async def test_both_notices_are_forced_when_the_case_api_was_never_there(
+    store_url: str, tmp_path: Path, fail: bool
+) -> None:
+    async with bench_with(store_url, tmp_path, n2_leftovers_fail=fail) as bench:
+        await bench.cases.stop()
+        job_id = await bench.add(upload_of((case(), ["a.pdf", "b.pdf"]), (case(), ["c.pdf"])))
+        assert await bench.h.events(N1) == []
+
+        await bench.leap("24h")
+
+        (n1,) = [each.payload for each in await bench.h.events(N1)]
+        assert (n1["forced"], n1["total"], n1["not_attempted"], n1["will_retry"]) == (True, 3, 3, 3)
+        assert await bench.h.events(N2) == [], "N2 has a day of its own"
+        assert (await bench.desk.app.reconcilers.run_here("evidence-notices", dry_run=True)).different == 0
+
+        await bench.leap("24h")
+
+        (n2,) = [each.payload for each in await bench.h.events(N2)]
+        assert (n2["forced"], n2["total"], n2["not_attempted"]) == (True, 3, 3)
+        assert (n2["given_up"], n2["unsettled"]) == ((3, 0) if fail else (0, 3))
+        rows = (await bench.job(job_id))["rows"]
+        assert {row["evidence_status"] for row in rows} == {"FAILED" if fail else "PENDING"}
+        assert (await bench.desk.app.reconcilers.run_here("evidence-rollups", dry_run=True)).different == 0
+
+        await bench.cases.start(bench.port)
+        await bench.leap("1h")
+        await bench.leap("1h")
+        assert len(bench.cases.attached) == (0 if fail else 3), "given up is given up; what is not is attached"
 
 
 @pytest.mark.req("E11")

@@ -11,7 +11,7 @@ import pytest
 
 from redrive.apps.evidence.figures import ALL, rules
 from redrive.operate.metrics import metrics_text
-from tests.apps.evidence.conftest import Bench, case, upload_of
+from tests.apps.evidence.conftest import Bench, bench_with, case, upload_of
 from tests.conftest import REQUIRE_ALL, Run
 
 TESTS = Path(__file__).parent / "evidence.rules.test.yml"
@@ -46,6 +46,20 @@ async def test_the_metrics_of_the_design_say_what_happened(bench: Bench) -> None
     assert 240 < after['evidence_n2_latency_seconds{stat="average"}'] < 900
     assert after["evidence_n2_forced_count"] == 0
     assert {name.partition("{")[0] for name in after} >= OF_THE_DESIGN
+
+
+@pytest.mark.req("E8", "E10")
+async def test_what_is_given_up_for_a_forced_notice_is_counted_as_permanent(store_url: str, tmp_path: Path) -> None:
+    async with bench_with(store_url, tmp_path, n2_after=60.0) as bench:
+        shaky = case()
+        bench.cases.tell(shaky, "503")
+        await bench.add(upload_of((shaky, ["a.pdf"]), (case(), ["b.pdf"])))
+
+        await bench.leap("2m")
+
+        told = values((await metrics_text(bench.desk.app)).decode())
+        assert told['evidence_permanent_failures_count{error_code="503"}'] == 1
+        assert told['evidence_retry_queue_depth{of="artifacts"}'] == 0
 
 
 @pytest.mark.req("E10")

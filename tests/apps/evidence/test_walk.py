@@ -235,10 +235,14 @@ async def test_n2_is_forced_when_its_time_has_come(store_url: str, tmp_path: Pat
         (n2,) = await notices(bench, N2)
         assert n2["forced"] is True
         assert (n2["total"], n2["attached"]) == (2, 1)
-        assert (n2["exhausted"], n2["unsettled"]) == ((1, 0) if fail else (0, 1))
+        assert (n2["exhausted"], n2["given_up"], n2["unsettled"]) == ((0, 1, 0) if fail else (0, 0, 1))
         calls = bench.cases.calls["POST"]
         await bench.leap("3h")
-        assert bench.cases.calls["POST"] == calls, "a closed job is left alone"
+        await bench.leap("3h")
+        retried = bench.cases.calls["POST"] - calls
+        assert retried == (0 if fail else 1), "what is still retryable is retried, up to three attempts in all"
+        assert (await bench.artifacts())["a.pdf"][4] == "PERMANENT_FAILED"
+        assert await bench.ask("select id from file_job_artifact where next_retry_at is not null") == []
         assert len(await notices(bench, N2)) == 1
 
 

@@ -110,7 +110,9 @@ class Passage:
         The scheduler asks by ``RETRY_SCHEDULED``. A request that this app has not published asks by itself, for
         whatever may still succeed.
         """
-        if status == "ATTACHED" or (self.artifacts is not None and artifact_id not in self.artifacts):
+        if status == "ATTACHED" or retry_status == "PERMANENT_FAILED":
+            return False
+        if self.artifacts is not None and artifact_id not in self.artifacts:
             return False
         asked = ("RETRY_SCHEDULED", "RETRYING", *(("RETRY_FAILED",) if is_new and self.event_type == RETRY else ()))
         return tried == 0 or retry_status in asked

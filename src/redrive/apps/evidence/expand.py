@@ -11,13 +11,13 @@ Next: ``attach``.
 import asyncio
 import json
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID, uuid5
 
 from redrive import Context, Work
-from redrive.apps.evidence.desk import ATTACH, LOOK, RECEIVED, REFUSED, ArtifactResult, Desk
+from redrive.apps.evidence.desk import ATTACH, DEADLINE, LOOK, N1, RECEIVED, REFUSED, ArtifactResult, Desk
 from redrive.apps.evidence.tables import plain
 from redrive.apps.evidence.unpack import BadUpload, File, Line, unpack
 
@@ -44,8 +44,11 @@ async def _expand(desk: Desk, job_id: str, ctx: Context) -> None:
         await _refuse(desk, job_id, bad, ctx)
         return
     async with ctx.transaction() as tx:
-        await desk.tables.ask(tx, "job_expanded", job_id, lines, files, desk.app.clock.now())
+        now = desk.app.clock.now()
+        await desk.tables.ask(tx, "job_expanded", job_id, lines, files, now)
         await tx.publish(LOOK, {"file_job_id": job_id}, correlation_id=job_id)
+        due = now + timedelta(seconds=desk.settings.n1_after)
+        await tx.publish(DEADLINE, {"file_job_id": job_id, "notice": N1}, due_at=due, correlation_id=job_id)
 
 
 async def _written(desk: Desk, path: Path, job_id: str) -> tuple[int, int]:

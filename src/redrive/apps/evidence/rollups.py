@@ -93,7 +93,8 @@ class _Notices:
 
     async def desired(self) -> dict[str, Any]:
         """Say which notices open jobs should have had."""
-        return {id_: [not untried, not untried and not waiting] for id_, _, untried, waiting in await self._open()}
+        open_jobs = await self._open()
+        return {id_: [n1 or not untried, not (untried or waiting)] for id_, n1, untried, waiting in open_jobs}
 
     async def actual(self) -> dict[str, Any]:
         return {id_: [n1, False] for id_, n1, _, _ in await self._open()}

@@ -50,7 +50,10 @@ class Settings:
     scheduler_every: float = 30.0
     batch_rows: int = 200
     batch_pause: tuple[float, float] = (2.0, 5.0)
+    n1_after: float = 86_400.0
+    """N1 is forced this long after a job was unpacked, with artifacts that were never tried."""
     n2_after: float = 86_400.0
+    """N2 is forced this long after N1."""
     n2_leftovers_fail: bool = True
     outage_calls: int = 20
     """So many calls in a row without an answer, or with 503, are an outage and no longer the artifacts' failures."""
@@ -86,6 +89,7 @@ class Settings:
             scheduler_every=said.span("EVIDENCE_SCHEDULER_EVERY", 1.0 if sample else 30.0, least=1.0),
             batch_rows=said.whole("EVIDENCE_BATCH_ROWS", 200, 1, 10_000),
             batch_pause=(0.2, 0.5) if sample and "EVIDENCE_BATCH_PAUSE_MIN" not in environ else pause,
+            n1_after=said.span("EVIDENCE_N1_AFTER", 86_400.0),
             n2_after=said.span("EVIDENCE_N2_AFTER", 86_400.0),
             n2_leftovers_fail=said.flag("EVIDENCE_N2_LEFTOVERS_FAIL", default=True),
             outage_calls=said.whole("EVIDENCE_OUTAGE_CALLS", 20, 1, 1_000_000),

@@ -106,7 +106,7 @@ where a.id = x.id
 -- name: lock_rows
 select id from file_job_row where id in (select value from json_each(?1)) order by id
 
--- An outcome is written if nobody has written a later one, and never over an attachment. (+: found by its id, not by its job)
+-- An outcome is written if nobody has written a later one, and never over an attachment; what was given up meanwhile stays so. (+: found by its id, not by its job)
 -- name: outcomes
 update file_job_artifact as a set
     attachment_status = case when x.error_code is null then 'ATTACHED' else 'FAILED' end,
@@ -115,10 +115,12 @@ update file_job_artifact as a set
     attached_at = case when x.error_code is null then ?3 end,
     attempt_count = a.attempt_count + 1,
     retry_count = a.attempt_count,
-    retry_status = x.retry_status,
+    retry_status = case
+        when a.retry_status = 'PERMANENT_FAILED' and x.error_code is not null then 'PERMANENT_FAILED' else x.retry_status
+    end,
     claimed_by = null,
     claimed_until = null,
-    next_retry_at = case when x.wait_seconds is not null then ?3 + cast(x.wait_seconds * 1e6 as integer) end,
+    next_retry_at = case when x.wait_seconds is not null and a.retry_status <> 'PERMANENT_FAILED' then ?3 + cast(x.wait_seconds * 1e6 as integer) end,
     updated_at = ?3
 from (
     select
@@ -187,13 +189,18 @@ update file_job set n1_summary = ?2 where id = ?1
 update file_job set n2_summary = ?2 where id = ?1
 
 -- name: leftovers
-update file_job_artifact set retry_status = 'PERMANENT_FAILED', updated_at = ?2
+update file_job_artifact set retry_status = 'PERMANENT_FAILED', attachment_status = 'FAILED', next_retry_at = null,
+    attachment_error_code = coalesce(attachment_error_code, 'ATTACHMENT_API_TIMEOUT'),
+    attachment_error_message = coalesce(attachment_error_message, 'not attempted before the final notice was due'),
+    updated_at = ?2
 where file_job_id = ?1 and attachment_status <> 'ATTACHED' and retry_status <> 'PERMANENT_FAILED'
+returning file_job_row_id, attachment_error_code
 
 -- name: summary
-select attachment_status, retry_status, attachment_error_code, error_category, retry_count > 0 as retried, count(*) as n
+select attachment_status, retry_status, attachment_error_code, error_category, retry_count > 0 as retried,
+    attempt_count >= ?2 as used_up, attempt_count = 0 as untried, count(*) as n
 from file_job_artifact where file_job_id = ?1
-group by 1, 2, 3, 4, 5
+group by 1, 2, 3, 4, 5, 6, 7
 
 -- name: cannot_retry
 select id, case_id, file_name, attachment_error_code, attachment_error_message
@@ -206,12 +213,11 @@ select line, row_error_code, row_error_message from file_job_row
 where file_job_id = ?1 and row_error_code is not null order by line limit ?2
 
 -- name: due_jobs
-select a.file_job_id from file_job_artifact a
-join file_job j on j.id = a.file_job_id
-where a.next_retry_at <= ?1 and a.retry_status in ('PENDING', 'RETRY_FAILED') and a.retry_count < 2
-    and a.attachment_status <> 'ATTACHED' and j.n2_sent_at is null
-group by a.file_job_id
-order by min(a.next_retry_at) limit 100
+select file_job_id from file_job_artifact
+where next_retry_at <= ?1 and retry_status in ('PENDING', 'RETRY_FAILED') and retry_count < 2
+    and attachment_status <> 'ATTACHED'
+group by file_job_id
+order by min(next_retry_at) limit 100
 
 -- name: due_rows
 select a.file_job_row_id from file_job_artifact a
@@ -250,9 +256,8 @@ select last_run_at, duration_seconds, batch_size, circuit_open_count from eviden
 
 -- name: depth
 select count(*) as artifacts, count(distinct file_job_row_id) as rows from (
-    select a.file_job_row_id from file_job_artifact a
-    join file_job j on j.id = a.file_job_id
-    where a.retry_status in ('RETRY_FAILED', 'RETRY_SCHEDULED', 'RETRYING') and j.n2_sent_at is null limit 10001
+    select file_job_row_id from file_job_artifact
+    where retry_status in ('RETRY_FAILED', 'RETRY_SCHEDULED', 'RETRYING') limit 10001
 ) as waiting
 
 -- name: latency
