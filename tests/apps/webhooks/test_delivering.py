@@ -165,14 +165,28 @@ async def test_a_message_is_sent_on_under_its_id_and_signed_anew(receiving: Open
 
 
 @pytest.mark.parametrize(("status", "expected"), [(204, Status.DELIVERED), (422, Status.FAILED), (301, Status.FAILED)])
-async def test_an_answer_is_an_end(status: int, expected: Status, sqlite_url: str) -> None:
-    async with downstream() as (other, url), receiver(sqlite_url, forwarding(url)) as shop:
+async def test_an_answer_is_an_end_if_permanent_failures_are_not_retried(
+    status: int, expected: Status, sqlite_url: str
+) -> None:
+    async with downstream() as (other, url), receiver(sqlite_url, forwarding(url), retry_every=False) as shop:
         other.answers = [status]
         await shop.send({"order": 7})
         await shop.app.worker().drain()
 
         (event,) = await shop.events()
         assert (event.status, event.attempts) == (expected, 1)
+
+
+@pytest.mark.req("H2")
+async def test_an_answer_that_is_no_success_is_tried_again_up_to_the_limit(sqlite_url: str) -> None:
+    now = RetryPolicy.stepwise("0s", "0s", 3)
+    async with downstream() as (other, url), receiver(sqlite_url, forwarding(url), retry=now) as shop:
+        other.answers = [422, 422, 422]
+        await shop.send({"order": 7})
+        await shop.app.worker().drain()
+
+        (event,) = await shop.events()
+        assert (event.status, event.attempts, len(other.got)) == (Status.FAILED, 3, 3)
 
 
 async def test_while_the_other_side_is_away_messages_wait_and_spend_nothing(receiving: Open) -> None:
@@ -203,7 +217,7 @@ async def test_what_is_not_json_is_sent_on_as_it_came(sqlite_url: str) -> None:
 async def test_each_destination_has_its_own_fate(receiving: Open) -> None:
     async with (
         downstream() as (other, url),
-        receiving(Source("shop", "standard", (SECRET,), (f"{HERE}:take", url))) as shop,
+        receiving(Source("shop", "standard", (SECRET,), (f"{HERE}:take", url)), retry_every=False) as shop,
     ):
         other.answers = [422]
         await shop.send({"order": 7})

@@ -9,6 +9,7 @@ import importlib
 import re
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -38,9 +39,11 @@ _LATER: Final = frozenset({408, 409, 425})
 class Destinations:
     """Registers what the sources name."""
 
-    def __init__(self, app: Redrive, retry: RetryPolicy) -> None:
+    def __init__(self, app: Redrive, retry: RetryPolicy, *, retry_every: bool) -> None:
+        """Retry every failure up to the limit of attempts, or only those that are not permanent."""
         self._app = app
         self._retry = retry
+        self._rules = tuple(replace(each, terminal=False) for each in app.rules if each.terminal) if retry_every else ()
         self._brokers: dict[str, Any] = {}
         self._forwarder: Forwarder | None = None
 
@@ -54,7 +57,9 @@ class Destinations:
 
     def _handle(self, source: Source, said: str, name: str | None) -> None:
         # The limit of attempts holds whatever happens: no brake that lets a bug of yours pass for an outage.
-        options: dict[str, Any] = {"retry": self._retry, "timeout": source.timeout_seconds, "brake": False}
+        options: dict[str, Any] = {
+            "retry": self._retry, "rules": self._rules, "timeout": source.timeout_seconds, "brake": False,
+        }  # fmt: skip
         if urlsplit(said).scheme in {"http", "https"}:
             self._forwarder = self._forwarder or Forwarder(self._app)
             function = self._forwarder.to(source, said)
@@ -77,7 +82,8 @@ class Destinations:
         address = f"{parts.scheme}://{parts.netloc}"
         broker = self._brokers[address] = self._brokers.get(address) or _broker(parts.scheme, parts.netloc)
         to = broker.subject(place) if parts.scheme == "nats" else broker.topic(place)
-        self._app.relay(source.type, to=to, name=f"{source.type}:{parts.scheme}:{place}", retry=self._retry)
+        name = f"{source.type}:{parts.scheme}:{place}"
+        self._app.relay(source.type, to=to, name=name, retry=self._retry, rules=self._rules)
 
 
 def _broker(scheme: str, netloc: str) -> Any:

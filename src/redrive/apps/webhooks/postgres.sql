@@ -21,3 +21,14 @@ create table if not exists webhooks.refused (
     last_peer text not null,
     primary key (source, reason)
 );
+
+-- The messages with their states, in plain words: pending, processing, delivered, failed. Instants are ISO 8601 in UTC.
+create or replace view webhooks.events as
+select
+    id, target, source, subject as message_id, payload, headers,
+    case when status = 'in_flight' then 'processing' when status = 'blocked' then 'pending' else status end as status,
+    attempts, last_error,
+    case when attempts > 0 and status in ('pending', 'blocked') then to_char(due_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"') end as retry_after,
+    to_char(created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"') as created_at
+from redrive.outbox
+where type like 'webhook.%' and status <> 'cancelled';

@@ -48,6 +48,8 @@ class Settings:
     sources: tuple[Source, ...]
     url: str = DATABASE
     retry: RetryPolicy = field(default_factory=RetryPolicy.stepwise)
+    retry_every: bool = True
+    """Retry permanent failures, too: a dead letter has had all its attempts."""
     retention: Retention = field(default_factory=Retention)
     max_bytes: int = 262_144
     body_seconds: float = 10.0
@@ -69,6 +71,7 @@ class Settings:
             sources=sources,
             url=environ.get("REDRIVE_URL") or DATABASE,
             retry=RetryPolicy.from_env(environ),
+            retry_every=_flag(environ, "RETRY_EVERY_FAILURE"),
             retention=_retention(environ),
             max_bytes=int(table.number("max_bytes", 262_144, 1, 16_777_216)),
             body_seconds=table.number("body_seconds", 10.0, 0.1, 300.0),
@@ -93,6 +96,13 @@ def _retention(environ: Mapping[str, str]) -> Retention:
         except ConfigurationError as error:
             raise ConfigurationError(f"RETENTION_{name.upper()}: {error}") from None
     return Retention.of(**said)
+
+
+def _flag(environ: Mapping[str, str], name: str) -> bool:
+    said = environ.get(name, "").strip() or "1"
+    if said not in ("0", "1"):
+        raise ConfigurationError(f"{name}={said[:64]!r} is neither 1 nor 0")
+    return said == "1"
 
 
 def _source(name: str, said: Mapping[str, Any], file: str, environ: Mapping[str, str]) -> Source:

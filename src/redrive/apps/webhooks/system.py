@@ -24,8 +24,8 @@ def webhooks(settings: Settings, **options: Any) -> Redrive:
         **options,
     )
     front = Front(app, settings)
-    app.when_open(lambda tx: tables.make(tx, app.dialect))
-    destinations = Destinations(app, settings.retry)
+    app.when_open(lambda tx: tables.make(tx, app.dialect, app.schema))
+    destinations = Destinations(app, settings.retry, retry_every=settings.retry_every)
     for source in settings.sources:
         destinations.connect(source)
     app.mount(PATH, front)

@@ -1,5 +1,6 @@
-"""Tables: the two of our own, and what is said to them in each dialect."""
+"""Tables: the two of our own with the view of messages, and what is said to them in each dialect."""
 
+import re
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Final
@@ -65,9 +66,10 @@ def statements(dialect: str) -> Statements:
     return SQLITE if dialect == "sqlite" else POSTGRES
 
 
-async def make(tx: Work, dialect: str) -> None:
-    """Make the tables where they are missing."""
+async def make(tx: Work, dialect: str, schema: str) -> None:
+    """Make the tables where they are missing, and the view of messages over Redrive's own tables in that schema."""
     text = files(__package__).joinpath(f"{dialect}.sql").read_text(encoding="utf-8")
+    text = re.sub(r"\bredrive([._])outbox\b", rf"{schema}\1outbox", text)
     for statement in text.split(";\n"):
         if statement.strip():
             await tx.execute(statement)
