@@ -196,7 +196,7 @@ def _of_redrive(each: Redriving) -> Matter:
         f"{each.sentence}\n\n{each.stop_reason}. {each.delivered:,} of {each.ready:,} were delivered, "
         f"{each.untouched:,} were not touched.\nLook: redrive redrives report {each.id}"
     )
-    return Matter(f"redrive-halted:{each.id}:{each.stage}", "redrive-halted", "A redrive has halted", body)
+    return Matter(f"redrive-halted:{each.id}:{each.released}", "redrive-halted", "A redrive has halted", body)
 
 
 def _of_dependency(each: Dependency) -> Matter:

@@ -2,11 +2,12 @@
 
     plan     a selection is resolved once; the members are frozen, and why one may not go is said before anything moves
     start    needs the plan's token and a reason; the set can only shrink
-    release  all, by rate, within a number in flight, or by a ramp whose gate halts when the same failure comes back
+    release  in stages of a ramp, at a rate, or within a number in flight; all halt when members fail again
     outcome  per member: delivered, failed the same, failed otherwise, skipped; done means ended, not sent
 
-Everything is in the database, and the workers carry it on, a tick at a time, whoever finds it free: there is no leader
-to lose. Pause, resume and abort at any time; what was not released is what it was.
+Members of one ordering key go in the order of its line, each when the one before it has ended: see
+``0016_hardening.sql``. Everything is in the database, and the workers carry it on, a tick at a time, whoever finds it
+free: there is no leader to lose. Pause, resume and abort at any time; what was not released is what it was.
 """
 
 import asyncio
@@ -37,16 +38,19 @@ IDLE_SECONDS: Final = 0.5
 _PAGE: Final = 100  # payloads may be large
 _PLAN_CHUNK: Final = 10_000
 _MOST_PARTS: Final = 50
+JUDGED: Final = 20  # members that ended before the gate judges: one unlucky event of two must not halt a million
+_WINDOW: Final = 1_000  # outcomes that are judged together: what went well long ago says nothing about now
+_GROWTH: Final = 10  # for each member that was delivered so many may be under way
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """How fast the members of a redrive are let go."""
+    """How fast the members of a redrive are released, and at which share of failures it halts (None: never)."""
 
     rate: float | None = None
     max_in_flight: int = DEFAULT_IN_FLIGHT
     ramp: tuple[int, ...] = ()
-    halt_at: float = 0.1
+    halt_at: float | None = 0.1
 
     def check(self) -> None:
         """Refuse what cannot work."""
@@ -58,8 +62,10 @@ class Release:
             raise ConfigurationError(f"max_in_flight must be at least 1, not {self.max_in_flight}")
         if any(size < 1 for size in self.ramp):
             raise ConfigurationError(f"every step of the ramp must be at least 1, not {list(self.ramp)}")
-        if not 0 <= self.halt_at <= 1:
-            raise ConfigurationError(f"halt_at is a share of failures from 0 to 1 (10% is 0.1), not {self.halt_at:g}")
+        if self.halt_at is not None and not 0 <= self.halt_at <= 1:
+            raise ConfigurationError(
+                f"halt_at is a share of failures from 0 to 1 (10% is 0.1), or None to never halt, not {self.halt_at:g}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +92,7 @@ class Redriving:
     rate: float | None
     max_in_flight: int
     ramp: tuple[int, ...]
-    halt_at: float
+    halt_at: float | None
     stage: int
     released: int
     outstanding: int
@@ -99,6 +105,9 @@ class Redriving:
     ended_at: datetime | None
     metered_from: datetime | None
     metered_count: int
+    judged_delivered: int
+    judged_same: int
+    judged_other: int
     now: datetime
 
     @property
@@ -162,9 +171,9 @@ async def plan(
             await tx.run(
                 "redrive_members", clauses, after=draft.last, position=draft.total, limit=_PLAN_CHUNK, **common
             )
+            await _set_unfit_apart(tx, redrive_id, draft.total, readers or {})
             if await tx.run("redrive_has_keys", id=redrive_id, after=draft.total):
                 await tx.run("redrive_keyed", id=redrive_id, after=draft.total)
-            await _set_unfit_apart(tx, redrive_id, draft.total, readers or {})
             added = draft.take(
                 await tx.run("redrive_eligibility", id=redrive_id, after=draft.total),
                 await tx.run("redrive_digest", id=redrive_id, after=draft.total),
@@ -173,6 +182,7 @@ async def plan(
             progress(draft.total)
         if added < _PLAN_CHUNK:
             break
+    await _line_up(store, redrive_id, draft)
     fingerprints = sorted(draft.groups)
     async with store.transaction() as tx:
         members = [draft.groups[each]["n"] for each in fingerprints]
@@ -185,6 +195,20 @@ async def plan(
         known = await tx.run("redrive_parts", fingerprints=draft.largest)
         planned = await get_in(tx, redrive_id)
     return Plan(planned, draft.ineligible, draft.parts(known))
+
+
+async def _line_up(store: Store, redrive_id: UUID, draft: "_Draft") -> None:
+    """Put the members with ordering keys in the order of their lines, when all are there, some lines at a time."""
+    after = ""
+    while True:
+        async with store.transaction() as tx:
+            last = await tx.run("redrive_lines", id=redrive_id, after=after, limit=_PLAN_CHUNK)
+            if not last:
+                return
+            lines = {"id": redrive_id, "after": after, "until": last[0]["line"]}
+            draft.leave_out(len(await tx.run("redrive_behind", **lines)), "behind a failed head of its ordering key")
+            await tx.run("redrive_line", **lines)
+        after = last[0]["line"]
 
 
 class _Draft:
@@ -215,6 +239,12 @@ class _Draft:
             if row["fingerprint"] is not None:
                 self._count(self.groups.setdefault(row["fingerprint"], {"n": 0, "oldest": None, "newest": None}), row)
         return added
+
+    def leave_out(self, count: int, why: str) -> None:
+        """Take back that some members were ready."""
+        if count:
+            self.ready -= count
+            self.ineligible[why] = self.ineligible.get(why, 0) + count
 
     @staticmethod
     def _count(group: dict[str, Any], row: Mapping[str, Any]) -> None:
@@ -278,7 +308,8 @@ async def start(
         values: dict[str, Any] = {
             "id": redrive_id, "digest": planned.digest, "by": by, "reason": reason, "generation": generation,
             "rate": release.rate, "max_in_flight": release.max_in_flight, "ramp": list(release.ramp),
-            "halt_at": release.halt_at, "from_start": from_start,
+            "halt_at": 1.0 if release.halt_at is None else release.halt_at, "gated": release.halt_at is not None,
+            "from_start": from_start,
         }  # fmt: skip
         if not await tx.run("redrive_start", **values):
             raise Refused(f"redrive {redrive_id} cannot be started any more: plan it again")
@@ -359,7 +390,7 @@ async def stop(store: Store, redrive_id: UUID, *, to: str, by: str, reason: str)
 
 
 async def resume(store: Store, redrive_id: UUID, *, by: str) -> Redriving:
-    """Go on after a pause or a halt; a halted ramp goes on with its next stage."""
+    """Go on after a pause or a halt; a halted ramp goes on with its next stage, and what comes then is judged anew."""
     async with store.transaction() as tx:
         await tx.run("redrive_take", id=redrive_id)  # a tick may be halting it this moment
         standing = await get_in(tx, redrive_id)
@@ -413,13 +444,16 @@ async def _carry_on(tx: Transaction, redrive_id: UUID, chain: str) -> Sequence[t
     in_stage = await _stage(tx, standing) if standing.stage < len(standing.ramp) else None
     if in_stage is not None and sum(in_stage.values()) >= standing.ramp[standing.stage]:
         if standing.outstanding == 0:
-            await _gate(tx, standing, in_stage)
+            await _end_stage(tx, standing, in_stage)
+        return ()
+    if in_stage is None and await _halted(tx, standing):
         return ()
     room = min(_room(standing, in_stage), await _metered(tx, standing))
     if room > 0:
         released = await tx.release(
-            redrive_id, limit=min(room, CHUNK), stage=standing.stage, priority=Priority.REDRIVEN.value, chain=chain
-        )
+            redrive_id, limit=min(room, CHUNK), stage=None if in_stage is None else standing.stage,
+            priority=Priority.REDRIVEN.value, chain=chain,
+        )  # fmt: skip
         if released:
             return released
     if standing.outstanding == 0 and await tx.run("redrive_done", id=redrive_id):
@@ -428,30 +462,59 @@ async def _carry_on(tx: Transaction, redrive_id: UUID, chain: str) -> Sequence[t
 
 
 async def _stage(tx: Transaction, standing: Redriving) -> dict[str, int]:
-    """Count what this stage has tried. What was skipped says nothing about the cure, and another goes in its place."""
+    """Count the members of this stage: those it has released. A skipped one does not count; another takes its place."""
     rows = await tx.run("redrive_stage", id=standing.id, stage=standing.stage)
     return {row["state"]: row["n"] for row in rows if row["state"] != "skipped"}
 
 
-async def _gate(tx: Transaction, standing: Redriving, in_stage: Mapping[str, int]) -> None:
-    """Look at what a stage of the ramp has brought: on to the next, or halt."""
+async def _end_stage(tx: Transaction, standing: Redriving, in_stage: Mapping[str, int]) -> None:
+    """Judge a stage of the ramp whose members have all ended: go on to the next, or halt."""
     same, other = in_stage.get("failed_same", 0), in_stage.get("failed_other", 0)
     tried = same + other + in_stage.get("delivered", 0)
-    why = None
-    if same:
-        why = f"the same failure came back {same} of {tried} times in stage {standing.stage + 1}"
-    elif tried and other / tried > standing.halt_at:
-        why = f"{other} of {tried} failed in stage {standing.stage + 1}, more than {standing.halt_at:.0%}"
-    if why is not None:
-        await tx.run("redrive_stop", id=standing.id, to="halted", by="gate", reason=why)
-        await tx.note("redrive-halted", "gate", {"redrive": str(standing.id), "reason": why})
+    limit, here = standing.halt_at, f"stage {standing.stage + 1}"
+    if limit is not None and same:
+        await _halt(tx, standing, f"the same failure came back {same} of {tried} times in {here}")
+    elif limit is not None and tried and other / tried > limit:
+        await _halt(tx, standing, f"{other} of {tried} failed in {here}, more than {limit:.0%}")
     else:
         await tx.run("redrive_next_stage", id=standing.id, stage=standing.stage + 1)
 
 
+async def _halted(tx: Transaction, standing: Redriving) -> bool:
+    """Judge the latest outcomes of a redrive without a ramp, or after it: halt when too many of them are failures.
+
+    The last members have nothing to wait for: a redrive that has released all of them ends.
+    """
+    same = standing.failed_same - standing.judged_same
+    failed = same + standing.failed_other - standing.judged_other
+    tried = failed + standing.delivered - standing.judged_delivered
+    limit = standing.halt_at
+    if limit is None or not standing.untouched or tried < (JUDGED if limit else 1):
+        return False
+    if failed / tried > limit:
+        what = f"the same failure came back {same} of {tried} times" if same else f"{failed} of {tried} failed"
+        await _halt(tx, standing, f"{what}, more than {limit:.0%}")
+        return True
+    if tried >= _WINDOW:
+        await tx.run("redrive_next_stage", id=standing.id, stage=standing.stage)
+    return False
+
+
+async def _halt(tx: Transaction, standing: Redriving, why: str) -> None:
+    await tx.run("redrive_stop", id=standing.id, to="halted", by="gate", reason=why)
+    await tx.note("redrive-halted", "gate", {"redrive": str(standing.id), "reason": why})
+
+
 def _room(standing: Redriving, in_stage: Mapping[str, int] | None) -> int:
-    """How many more there is room for: in flight, and in this stage of the ramp."""
-    room = standing.max_in_flight - standing.outstanding
+    """How many more there is room for: in flight, and in this stage of the ramp.
+
+    Without a rate or a stage to hold it back, a redrive that may halt begins with a few: the gate judges members that
+    have ended, and until then everything would be released.
+    """
+    room = standing.max_in_flight
+    if in_stage is None and standing.rate is None and standing.halt_at is not None:
+        room = min(room, max(JUDGED, _GROWTH * standing.delivered))
+    room -= standing.outstanding
     if in_stage is not None:
         room = min(room, standing.ramp[standing.stage] - sum(in_stage.values()))
     return room
@@ -486,6 +549,7 @@ def redriving_from(row: Mapping[str, Any]) -> Redriving:
     values["id"] = UUID(str(row["id"]))
     values["from_start"] = bool(row["from_start"])
     values["edited"] = bool(row["edited"])
+    values["halt_at"] = row["halt_at"] if row["gated"] else None
     values["ramp"] = tuple(json.loads(row["ramp"]) if isinstance(row["ramp"], str) else row["ramp"])
     return Redriving(**values)
 

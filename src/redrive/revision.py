@@ -66,7 +66,7 @@ async def approve(store: Store, redrive_id: UUID, *, by: str) -> Redriving:
         await tx.run("redrive_approve", id=redrive_id, by=by)
         started = await tx.run(
             "redrive_start", id=redrive_id, digest=planned.digest, by=who, reason=why, generation=planned.generation,
-            rate=None, max_in_flight=DEFAULT_IN_FLIGHT, ramp=[], halt_at=planned.halt_at,
+            rate=None, max_in_flight=DEFAULT_IN_FLIGHT, ramp=[], halt_at=planned.halt_at, gated=True,
             from_start=planned.from_start,
         )  # fmt: skip
         if not started:
@@ -77,7 +77,7 @@ async def approve(store: Store, redrive_id: UUID, *, by: str) -> Redriving:
         if not await tx.revise(event_id, payload, by=who, reason=why, cycle=cycle):
             raise Refused(edited_meanwhile(event_id))
         await tx.run("revision_drop", id=redrive_id)
-        released = await tx.release(redrive_id, limit=1, stage=0, priority=None, chain=_CHAIN)
+        released = await tx.release(redrive_id, limit=1, stage=None, priority=None, chain=_CHAIN)
         if not released or released[0][1] is not None:
             refused = released[0][1] if released else "a redrive has just released it"
             raise Refused(f"event {event_id} cannot be replayed: {refused}")

@@ -57,13 +57,14 @@ class Caught:
 
 
 WIDER = "simulation, wide"
+REDRIVEN = "simulation, redriven"
 POSTGRES = "store/postgres"
 _FENCED = "where id = :id and fence = :fence and status = 'in_flight'"
 _STORES = "tests/stores/test_sessions.py tests/stores/test_fencing.py"
 _UNFENCED = "where id = :id and :fence = :fence and status = 'in_flight'"
 _OVERLAP = "tests/lab/test_interleavings.py"
 _BESIDE = "tests/lab/test_overlaps.py"
-_KEPT = "tests/stores/test_retention.py tests/lab/test_retention.py"
+_GATE = "tests/redrive/test_gate.py"
 _TOGETHER = "tests/lab/test_model.py tests/lab/test_pairs.py"
 
 MUTANTS = [
@@ -114,7 +115,7 @@ MUTANTS = [
            "policy.py", "return delay * (1.0 + self.jitter * (2.0 * dice() - 1.0))",
            "return delay * (self.jitter * (2.0 * dice() - 1.0))", "tests/words/test_policy.py"),
     Mutant("time-goes-back", "a clock that was set back is believed",
-           "store/writer.py", "now = max(wall, seen)", "now = wall"),
+           "store/writer.py", "now = max(wall, row[0] if row else 0, self.carried(monotonic))", "now = wall"),
     Mutant("runs-ahead", "who is put to sleep while it looks at its clocks is ahead of time from then on",
            "store/writer.py", "wall = to_micros(self._clock.now())  # first: who is put to sleep between the two would"
            " run ahead for ever\n        monotonic = self._clock.monotonic()\n",
@@ -165,6 +166,31 @@ MUTANTS = [
            "o.batch_id is not null and o.status = 'in_flight') then :now end", "crash points"),
     Mutant("release-not-marked", "a member of a redrive stays ready after it went",
            "store/sqlite/redrive_mark.sql", "when :why is null then 'released'", "when :why is null then 'ready'"),
+    Mutant("stage-by-position", "a gate does not see members behind one that waits for its key",
+           "store/sqlite/redrive_stage.sql", "and stage = :stage and stage is not null",
+           "and stage = :stage and stage is not null and position < coalesce((select min(r.position) from"
+           " redrive_redrive_item r where r.redrive_id = :id and r.state = 'ready'), 9223372036854775807)", REDRIVEN),
+    Mutant("members-by-id", "a redrive takes the ids of a key for its order",
+           "store/sqlite/redrive_line.sql", "(partition by x.line order by x.place)",
+           "(partition by x.line order by x.position)", REDRIVEN),
+    Mutant("members-all-at-once", "members of a key do not wait for each other",
+           "store/sqlite/redrive_line.sql", "set waits = i.state = 'ready'", "set waits = 0", REDRIVEN),
+    Mutant("next-of-line-forgotten", "a member waits for an earlier one of its key that has ended",
+           "store/sqlite/migrations/0016_hardening.sql", "update redrive_redrive_item set waits = 0",
+           "update redrive_redrive_item set waits = 1", REDRIVEN),
+    Mutant("rest-ungated", "after its ramp, or without one, a redrive never halts",
+           "redrive.py", "if in_stage is None and await _halted(tx, standing):", "if False:", _GATE),
+    Mutant("released-unproven", "all at once everything is released before the first has failed",
+           "redrive.py", "room = min(room, max(JUDGED, _GROWTH * standing.delivered))", "pass", _GATE),
+    Mutant("release-by-window", "a slow key stalls a redrive at a rate",
+           "store/sqlite/redrive_pick.sql",
+           "from (select * from redrive_redrive_item indexed by redrive_redrive_item_free\n"
+           "      where redrive_id = :id and state = 'ready' and waits = 0 order by position limit :limit) i",
+           "from (select * from (select * from redrive_redrive_item where redrive_id = :id and state = 'ready'"
+           " order by position limit 4 * :limit) where waits = 0 order by position limit :limit) i", _GATE),
+    Mutant("pg-members-by-id", "a redrive takes the ids of a key for its order",
+           f"{POSTGRES}/migrations/0016_hardening.sql", "(partition by x.line order by x.place, x.event_id)",
+           "(partition by x.line order by x.position)", "tests/redrive/test_keys.py"),
     Mutant("group-not-counted", "a dead letter is missing in its group",
            "store/sqlite.py", "    count_dead(connection, [entry[0] for entry in entries if",
            "    count_dead(connection, [entry[0] for entry in entries[1:] if"),
@@ -249,8 +275,8 @@ MUTANTS = [
            "store/sqlite/schedule_write.sql", "when excluded.next_at <= redrive_schedule.last_at then :following_at",
            "when excluded.next_at <= 0 then :following_at", "tests/schedule/test_schedules.py"),
     Mutant("purge-live", "a purge removes what has not ended",
-           "store/sqlite/purge_ended.sql", "o.status in ('delivered', 'cancelled') and o.ended_at < :before",
-           "o.status <> 'failed' and coalesce(o.ended_at, o.created_at) < :before", WIDER),
+           "store/sqlite/purge_ended.sql", "status in ('delivered', 'cancelled') and ended_at < :before",
+           "status <> 'failed' and coalesce(ended_at, created_at) < :before", WIDER),
     Mutant("purge-uncounted", "a purge leaves dead letters in the counts of their groups",
            "store/sqlite.py", "                uncount_dead(connection, [row[0] for row in rows])\n", "", WIDER),
     Mutant("tick-of-before", "a schedule that was changed meanwhile ticks as before",
@@ -290,7 +316,7 @@ MUTANTS = [
            f"{POSTGRES}/forget.sql", "(select clock_timestamp()) < :until::timestamptz",
            ":until::timestamptz is not null", "tests/worker/test_postgres_faults.py tests/stores/test_claims.py"),
     Mutant("pg-released-unlocked", "a member that somebody moves meanwhile is released all the same",
-           f"{POSTGRES}/migrations/0002_redrives.sql",
+           f"{POSTGRES}/migrations/0016_hardening.sql",
            "perform from redrive.outbox o where o.id = any(v_events) order by o.id for update;", "", _OVERLAP),
     Mutant("pg-trail-unlocked", "two who write to the trail at once continue from the same entry",
            f"{POSTGRES}/migrations/0001_engine.sql",
@@ -349,33 +375,8 @@ MUTANTS = [
            "tests/worker/test_dependencies.py::"
            "test_nothing_is_buried_either_while_the_others_are_being_told_of_the_brake"),
     Mutant("pg-purge-live", "a purge removes what has not ended",
-           f"{POSTGRES}/purge_ended.sql",
-           "o.status in ('delivered', 'cancelled') and o.ended_at < :before::timestamptz",
-           "o.status <> 'failed' and coalesce(o.ended_at, o.created_at) < :before::timestamptz", _TOGETHER),
-    Mutant("purge-half-a-saga", "a failed compensation is removed while its event waits for it",
-           "store/sqlite/purge_failed.sql", "where s.compensation_id = o.id)", "where s.compensation_id = o.id and 0)",
-           WIDER),
-    Mutant("pg-purge-half-a-saga", "a failed compensation is removed while its event waits for it",
-           f"{POSTGRES}/purge_failed.sql", "where s.compensation_id = o.id offset 0)",
-           "where s.compensation_id = o.id and false offset 0)", _KEPT),
-    Mutant("purge-before-outcome", "a redrive finds that an event is gone whose outcome it had not counted",
-           "store/sqlite/purge_ended.sql", "where i.event_id = o.id and i.state = 'released')",
-           "where i.event_id = o.id and i.state = 'released' and 0)", WIDER),
-    Mutant("purge-forgets-keys", "the key of a handled event is forgotten while a dead letter with it can be replayed",
-           "store/sqlite/purge_handled.sql", "o.idempotency_key <> o.id\n            and o.status in (",
-           "o.idempotency_key <> o.id\n            and 0 and o.status in (", _KEPT),
-    Mutant("pg-purge-forgets-keys", "the key of a handled event is forgotten while its own event can run",
-           f"{POSTGRES}/purge_handled.sql", "where o.id = case when", "where false and o.id = case when", _KEPT),
-    Mutant("pg-purge-by-the-machine", "retention goes by the clock of the machine",
-           "store/postgres.py", 'now = self._now() or await connection.fetchval("select clock_timestamp()")',
-           "now = self.clock.now()", _KEPT),
-    Mutant("leap-is-age", "a clock that was wrong for a moment makes everything old",
-           "store/writer.py", "if wall < until + LEAP_BELIEVED_SECONDS * 1_000_000:", "if False:", _KEPT),
-    Mutant("leap-doubted-for-ever", "after a pause nothing is removed any more",
-           "store/writer.py", "if wall < until + LEAP_BELIEVED_SECONDS * 1_000_000:", "if until:", _KEPT),
-    Mutant("deadline-by-the-machine", "a deadline given in the caller's transaction begins when the machine says",
-           "store/sqlite/publish.sql", "max(:now, (select highest from redrive_clock)) + :deadline",
-           ":now + :deadline", "tests/stores/test_time.py"),
+           f"{POSTGRES}/purge_ended.sql", "status in ('delivered', 'cancelled') and ended_at < :before::timestamptz",
+           "status <> 'failed' and coalesce(ended_at, created_at) < :before::timestamptz", _TOGETHER),
     Mutant("key-twice-kept", "of a key that an object has twice the last is kept, and nobody is told",
            "payload.py", "    if len(found) == len(pairs):\n", "    if len(found) <= len(pairs):\n",
            "tests/words/test_payload.py"),
@@ -429,8 +430,8 @@ def _change(file: Path, mutant: Mutant) -> None:
 
 
 def _command(mutant: Mutant, seeds: int) -> list[str]:
-    if mutant.caught_by in ("simulation", WIDER):
-        world = [] if mutant.caught_by == "simulation" else ["wide"]
+    if mutant.caught_by in ("simulation", WIDER, REDRIVEN):
+        world = mutant.caught_by.split(", ")[1:]
         return [sys.executable, "-m", "tests.lab.simulation", *world, "hunt", "0", str(seeds)]
     if mutant.caught_by == "crash points":
         return [sys.executable, "-m", "tests.lab.simulation", "crashes", "25"]

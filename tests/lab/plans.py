@@ -22,7 +22,7 @@ class Item:
     fingerprint: str | None
     state: str
     why: str | None = None
-    follows: Item | None = None
+    key: tuple[str, str | None] | None = None
     stage: int | None = None
 
 
@@ -57,7 +57,6 @@ class Model(Outbox):
         self.planned = 0
 
     def purge(self, age: int) -> Any:
-        gone = super().purge(age)
         before = self.now - age * 1_000_000
         for number, plan in list(self.plans.items()):
             if plan.state in ("done", "aborted") and plan.ended < before:
@@ -68,31 +67,21 @@ class Model(Outbox):
                 continue
             if not plan.items:
                 del self.plans[number]
-        return gone
-
-    def _is_needed(self, row: Row) -> bool:
-        for plan in self.plans.values():
-            is_open = plan.state in ("running", "paused", "halted") or (
-                plan.state == "planned" and plan.expires > self.now
-            )
-            wanted = ("released", "ready") if is_open and row.status == "failed" else ("released",)
-            if any(item.n == row.n for item in plan.having(*wanted)):
-                return True
-        return super()._is_needed(row)
+        return super().purge(age)
 
     def plan(self, target: str, is_unsafe: bool) -> Any:
         dead = [row for row in self.rows.values() if row.status == "failed" and not row.is_discarded]
         chosen = [(row, self._unfit(row, is_unsafe)) for row in dead if row.target == target]
-        items = [Item(r.n, r.cycle, r.fingerprint, "ineligible" if why else "ready", why) for r, why in chosen]
-        ready = [item.n for item in items if item.state == "ready"]
-        last: dict[tuple[str, str | None], Item] = {}
-        for item in items:
-            row = self.rows[item.n]
-            if item.state == "ready":
-                item.why = self._why_behind(row, ready)
-                item.state = "ineligible" if item.why else "ready"
-            if item.state == "ready" and row.ordering_key is not None:
-                item.follows, last[row.key] = last.get(row.key), item
+        items = [
+            Item(r.n, r.cycle, r.fingerprint, "ineligible" if why else "ready", why, r.key if r.ordering_key else None)
+            for r, why in chosen
+        ]
+        for why_not in (self._why_second, self._why_behind):
+            ready = [item.n for item in items if item.state == "ready"]
+            for item in items:
+                if item.state == "ready":
+                    item.why = why_not(self.rows[item.n], ready)
+                    item.state = "ineligible" if item.why else "ready"
         self.planned += 1
         made = self.plans[self.planned] = Plan(items, self.now + DAY)
         able = len(made.having("ready"))
@@ -141,7 +130,7 @@ class Model(Outbox):
         if plan.state not in ("paused", "halted"):
             raise Refused
         self._note(None, "redrive-resumed", "ann", was=plan.state)
-        plan.stage += plan.state == "halted"
+        plan.stage += plan.state == "halted" and plan.stage < len(plan.ramp)
         plan.state = "running"
         return plan.standing
 
@@ -163,17 +152,17 @@ class Model(Outbox):
             return "in another redrive"
         return "not safe to retry" if row.is_safe is False and not is_unsafe else None
 
-    def _why_behind(self, row: Row, ready: Sequence[int]) -> str | None:
-        """Say which of the members with keys stands in the way of another."""
+    def _why_second(self, row: Row, ready: Sequence[int]) -> str | None:
         before = [self.rows[n] for n in ready if n < row.n]
-        if row.retry_key is not None and any(r.retry_key == row.retry_key for r in before):
-            return "second dead letter with its retry key"
+        is_second = row.retry_key is not None and any(r.retry_key == row.retry_key for r in before)
+        return "second dead letter with its retry key" if is_second else None
+
+    def _why_behind(self, row: Row, ready: Sequence[int]) -> str | None:
         return "behind a failed head of its ordering key" if self._is_behind(row, ready) else None
 
     def _release(self, plan: Plan, limit: int) -> bool:
-        first = plan.having("ready")[: 4 * limit]
-        self._note_before([item.n for item in first])
-        picked = [i for i in first if i.follows is None or i.follows.state not in ("ready", "released")][:limit]
+        picked = [item for item in plan.having("ready") if not self._waits_in(plan, item)][:limit]
+        self._note_before([item.n for item in picked])
         ready = [item.n for item in plan.having("ready")]
         rows = {item.n: self.rows[item.n] for item in picked if item.n in self.rows}
         whys = [self._why_skipped(item, rows.get(item.n), ready, list(rows.values())) for item in picked]
@@ -183,6 +172,11 @@ class Model(Outbox):
             if why is None:
                 self._again(rows[item.n], priority=3)
         return bool(picked)
+
+    def _waits_in(self, plan: Plan, item: Item) -> bool:
+        """Say whether an earlier member of the same key has not ended."""
+        before = [other.key for other in plan.having("ready", "released") if other.n < item.n]
+        return item.key is not None and item.key in before
 
     def _why_skipped(self, item: Item, row: Row | None, ready: Sequence[int], picked: Sequence[Row]) -> str | None:
         if row is None:
@@ -195,7 +189,6 @@ class Model(Outbox):
 
     def _note_before(self, going: Sequence[int]) -> None:
         """Write down how these ended in other redrives, before they go round again and it cannot be told any more."""
-        super()._note_before(going)
         for plan in self.plans.values():
             if any(item.n in going for item in plan.having("released")):
                 self._note_outcomes(plan)

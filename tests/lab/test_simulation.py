@@ -19,6 +19,7 @@ import pytest
 
 from tests.lab.record import ROOT, Record
 from tests.lab.simulation.disk import Disk, a_disk
+from tests.lab.simulation.redriven import Redriven
 from tests.lab.simulation.running import Summary, digests, kept, run_seeds
 from tests.lab.simulation.wider import Wider
 from tests.lab.simulation.world import World
@@ -52,6 +53,9 @@ RARELY = (
 
 WIDELY = ("schedule ticked", "removed", "policy set", "queue paused")
 """What only the wider world reaches."""
+
+REDRIVEN = ("stage passed", "redrive halted", "member waited", "redrive done")
+"""What the world of redrives reaches."""
 
 
 def examine(
@@ -99,10 +103,22 @@ def test_nor_while_policies_schedules_and_queues_are_changed_and_the_past_is_rem
     assert all(summary.reached[name] for name in WIDELY), summary.reached
 
 
+@pytest.mark.promise("redrive-safe", "order", "not-stuck")
+@pytest.mark.req("B1", "B6")
+@pytest.mark.timeout(600)
+def test_nor_is_a_stage_overfull_or_its_gate_blind_while_keys_are_redriven(
+    record: Callable[..., Record], seed: int
+) -> None:
+    summary = examine(record("simulation"), range(seed, seed + PART // 2), world=Redriven)
+
+    assert not summary.failed, str(summary)
+    assert all(summary.reached[name] for name in REDRIVEN), summary.reached
+
+
 @pytest.mark.lab
 @pytest.mark.promise(*PROMISES)
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("world", [World, Wider])
+@pytest.mark.parametrize("world", [World, Wider, Redriven])
 def test_whatever_fails_in_many_seeds(
     world: type[World], record: Callable[..., Record], seed: int, budget: float
 ) -> None:

@@ -12,7 +12,6 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from dataclasses import astuple
 from datetime import datetime
 from functools import partial
 from operator import itemgetter
@@ -49,7 +48,6 @@ from redrive.store.base import (
     SWEPT_STATUS,
     TARGET,
     TYPE,
-    Ages,
     Beat,
     Entry,
     Finished,
@@ -442,8 +440,8 @@ class SqliteStore:
                 own(
                     connection,
                     "insert into redrive_redrive (id, state, selection, sentence, total, ready, planned_by, planned_at,"
-                    " expires_at, started_by, started_at, reason, generation, from_start, max_in_flight)"
-                    " values (?1, 'running', ?2, ?3, 1, 1, ?4, ?5, ?5 + 86400000000, ?4, ?5, ?6, ?7, ?8, 1)",
+                    " expires_at, started_by, started_at, reason, generation, from_start, max_in_flight, lined_up)"
+                    " values (?1, 'running', ?2, ?3, 1, 1, ?4, ?5, ?5 + 86400000000, ?4, ?5, ?6, ?7, ?8, 1, 1)",
                 ),
                 (
                     redrive_id,
@@ -469,7 +467,7 @@ class SqliteStore:
                 _sql(connection, "redrive_groups").text,
                 {"id": redrive_id, "fingerprints": json.dumps(groups), "members": "[1]"},
             )
-            ((_, why),) = release_rows(connection, now, redrive_id, 1, 0, None, OPERATOR)
+            ((_, why),) = release_rows(connection, now, redrive_id, 1, None, None, OPERATOR)
             if why is not None:
                 raise Refused(f"event {event_id} cannot be replayed: {why}")
 
@@ -490,42 +488,45 @@ class SqliteStore:
         self._wake()
         return list(done)
 
-    async def purge(self, ages: Ages, *, by: str, limit: int, dry_run: bool = False) -> Purge:
-        """Remove up to ``limit`` rows of each kind that has an age. Time that nobody saw pass makes no row older."""
+    async def purge(
+        self, *, ended_before: datetime | None, failed_before: datetime | None, handled_before: datetime | None,
+        by: str, dry_run: bool, limit: int,
+    ) -> Purge:  # fmt: skip
+        """Remove up to ``limit`` rows of each kind. Dead letters only when ``failed_before`` is given."""
 
         def job(connection: sqlite3.Connection, now: int) -> Purge:
-            ended, failed, handled, messages = (self.writer.ago(now, each) for each in astuple(ages))
-
-            def gone(verb: str, before: int | None) -> int:
+            def gone(verb: str, before: datetime | None) -> int:
                 if before is None:
                     return 0
-                values = {"before": before, "limit": limit}
+                values = {"before": to_micros(before), "limit": limit}
                 names = _sql(connection, verb).names
                 return connection.execute(_sql(connection, verb).text, {name: values[name] for name in names}).rowcount
 
-            def dead(before: int | None) -> int:
+            def failed(before: datetime | None) -> int:
                 if before is None:
                     return 0
-                values = {"before": before, "limit": limit, "now": now}
+                values = {"before": to_micros(before), "limit": limit}
                 rows = connection.execute(_sql(connection, "purge_failed").text, values).fetchall()
                 uncount_dead(connection, [row[0] for row in rows])
                 promote(connection, now, [row[1:] for row in rows])
                 return len(rows)
 
             purged = Purge(
-                gone("purge_ended", ended),
-                dead(failed),
-                gone("purge_handled", handled),
-                gone("purge_sessions", ended),
-                gone("purge_members", ended),
-                gone("purge_redrives", ended),
-                gone("purge_runs", ended),
-                gone("purge_findings", ended),
-                gone("purge_batches", ended),
-                gone("purge_messages", messages),
+                gone("purge_ended", ended_before),
+                failed(failed_before),
+                gone("purge_handled", handled_before),
+                gone("purge_sessions", ended_before),
+                gone("purge_members", ended_before),
+                gone("purge_redrives", ended_before),
+                gone("purge_runs", ended_before),
+                gone("purge_findings", ended_before),
+                gone("purge_batches", ended_before),
             )
-            if purged.dead_letters and failed is not None:
-                detail = {"dead_letters": purged.dead_letters, "failed_before": iso(from_micros(failed))}
+            if purged.dead_letters:
+                detail = {
+                    "dead_letters": purged.dead_letters,
+                    "failed_before": iso(failed_before) if failed_before else None,
+                }
                 write_trail(connection, OPERATOR, now, [(None, "purged", "", by, detail)])
             if dry_run:
                 raise _DryRun(purged)
@@ -731,7 +732,7 @@ class SqliteTransaction:
         return await self._run(lambda: run_verb(self.connection, self._now, verb, clauses, values))
 
     async def release(
-        self, redrive_id: UUID, *, limit: int, stage: int, priority: int | None, chain: str
+        self, redrive_id: UUID, *, limit: int, stage: int | None, priority: int | None, chain: str
     ) -> list[tuple[UUID, str | None]]:
         rows = await self._run(
             lambda: release_rows(self.connection, self._now, str(redrive_id), limit, stage, priority, chain)
@@ -1011,13 +1012,21 @@ def uncount_dead(connection: sqlite3.Connection, fingerprints: Iterable[str | No
 
 
 def release_rows(
-    connection: sqlite3.Connection, now: int, redrive_id: str, limit: int, stage: int, priority: int | None, chain: str
+    connection: sqlite3.Connection,
+    now: int,
+    redrive_id: str,
+    limit: int,
+    stage: int | None,
+    priority: int | None,
+    chain: str,
 ) -> list[tuple[str, str | None]]:
     """Send the next members of a redrive round again. Every replay goes through here, a single one too."""
-    by, reason, generation, from_start = connection.execute(
-        own(connection, "select started_by, reason, generation, from_start from redrive_redrive where id = ?"),
-        (redrive_id,),
+    standing = "select started_by, reason, generation, from_start, lined_up from redrive_redrive where id = ?"
+    by, reason, generation, from_start, lined_up = connection.execute(
+        own(connection, standing), (redrive_id,)
     ).fetchone()
+    if not lined_up:  # planned by a worker of version 15
+        _adopt(connection, redrive_id)
     for (other,) in connection.execute(
         _sql(connection, "redrive_unnoted").text, {"id": redrive_id, "limit": limit}
     ).fetchall():
@@ -1055,6 +1064,13 @@ def release_rows(
          for row in going],
     )  # fmt: skip
     return [(row[1], row[6]) for row in picked]
+
+
+def _adopt(connection: sqlite3.Connection, redrive_id: str) -> None:
+    """Line up the members of a redrive that a worker of version 15 has planned."""
+    connection.execute(_sql(connection, "redrive_adopt").text, {"id": redrive_id})
+    connection.execute(_sql(connection, "redrive_line").text, {"id": redrive_id, "after": "", "until": None})
+    connection.execute(own(connection, "update redrive_redrive set lined_up = 1 where id = ?"), (redrive_id,))
 
 
 def note_outcomes(connection: sqlite3.Connection, now: int, redrive_id: str) -> None:

@@ -5,6 +5,7 @@ python -m tests.lab.simulation FROM UP_TO        many, and what they have reache
 python -m tests.lab.simulation digests FROM UP_TO
 python -m tests.lab.simulation hunt FROM UP_TO   the kept ones and these, until something is wrong
 python -m tests.lab.simulation wide …            each of these, of the wider world (wider.py)
+python -m tests.lab.simulation redriven …        each of these, of the world of redrives (redriven.py)
 python -m tests.lab.simulation story [POINT …]   the story, killed at these points: 12 await:40 (see points.py)
 python -m tests.lab.simulation crashes STRIDE [KIND …]  every so many of its points, until something is wrong
 python -m tests.lab.simulation pairs SEED SECONDS       two crashes at random, for so long
@@ -19,6 +20,7 @@ from itertools import chain
 
 from tests.lab.simulation.disk import a_disk
 from tests.lab.simulation.points import KINDS, Point, pairs, point, singles
+from tests.lab.simulation.redriven import Redriven
 from tests.lab.simulation.running import digests, kept, quiet, run_seed, run_seeds, run_story
 from tests.lab.simulation.script import tell
 from tests.lab.simulation.wider import Wider
@@ -26,8 +28,9 @@ from tests.lab.simulation.world import World
 
 
 def main(arguments: Sequence[str]) -> int:
-    world = Wider if arguments[:1] == [Wider.name] else World
-    match arguments[world is Wider :]:
+    worlds: dict[str, type[World]] = {each.name: each for each in (Wider, Redriven)}
+    world = worlds.get(arguments[0], World) if arguments else World
+    match arguments[world is not World :]:
         case ["digests", first, end]:
             print("\n".join(digests(range(int(first), int(end)), world=world)))
             return 0

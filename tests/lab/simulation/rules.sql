@@ -109,25 +109,6 @@ begin insert into lab_violation values ('identity', new.id || ' is a live twin o
 create trigger lab_gone after delete on redrive_outbox when old.ended_at is null
 begin insert into lab_violation values ('lost', old.id || ' was deleted and had not ended'); end;
 
--- Retention: nothing is removed that something still needs.
-create trigger lab_compensation_needed before delete on redrive_outbox
-when exists (select 1 from redrive_step s where s.compensation_id = old.id)
-begin insert into lab_violation values ('lost', old.id || ' was deleted, and its saga is there'); end;
-
-create trigger lab_saga_needed before delete on redrive_outbox
-when exists (select 1 from redrive_step s join redrive_outbox c on c.id = s.compensation_id
-             where s.event_id = old.id and c.status not in ('delivered', 'cancelled'))
-begin insert into lab_violation values ('lost', old.id || ' was deleted before its compensations had ended'); end;
-
-create trigger lab_outcome_needed before delete on redrive_outbox
-when exists (select 1 from redrive_redrive_item i where i.event_id = old.id and i.state = 'released')
-begin insert into lab_violation values ('lost', old.id || ' was deleted before its redrive had counted it'); end;
-
-create trigger lab_key_needed before delete on redrive_event_handled
-when exists (select 1 from redrive_outbox o where o.target = old.target and o.idempotency_key = old.idempotency_key
-             and o.status in ('pending', 'in_flight', 'blocked', 'failed'))
-begin insert into lab_violation values ('lost', old.idempotency_key || ' was forgotten, and an event with it can run'); end;
-
 create trigger lab_attempts after update of attempts on redrive_outbox when new.attempts < 0
 begin insert into lab_violation values ('over-run', new.id || ' has had ' || new.attempts || ' attempts'); end;
 
@@ -142,6 +123,29 @@ begin insert into lab_removed values (old.redrive_id, ''); end;
 create trigger lab_released after update of state on redrive_redrive_item
 when new.state = 'released' and old.state <> 'ready'
 begin insert into lab_violation values ('released twice', new.event_id || ' of a redrive was ' || old.state); end;
+
+-- A stage never has more members than its size; what was skipped counts for nothing.
+create trigger lab_stage after update of state on redrive_redrive_item
+when new.state = 'released' and new.stage is not null and (
+    select count(*) from redrive_redrive_item i where i.redrive_id = new.redrive_id and i.stage = new.stage and i.state <> 'skipped'
+) > (select coalesce(json_extract(r.ramp, '$[' || new.stage || ']'), 1) from redrive_redrive r where r.id = new.redrive_id)
+begin insert into lab_violation values ('stage', 'redrive ' || new.redrive_id || ' released more than the size of stage ' || new.stage); end;
+
+-- A gate opens by itself only when every member of its stage has ended, and none of them as it had failed before.
+create trigger lab_gate after update of stage on redrive_redrive
+when new.stage > old.stage and old.state = 'running' and new.gated and (
+    exists (select 1 from redrive_redrive_item i where i.redrive_id = new.id and i.stage = old.stage and i.state in ('released', 'failed_same'))
+    or (select count(*) from redrive_redrive_item i where i.redrive_id = new.id and i.stage = old.stage and i.state <> 'skipped')
+       <> json_extract(old.ramp, '$[' || old.stage || ']'))
+begin insert into lab_violation values ('gate', 'redrive ' || new.id || ' went past stage ' || old.stage || ' with members that failed or had not ended'); end;
+
+-- A redrive releases a key in the order of the key, one at a time.
+create trigger lab_redrive_order after update of state on redrive_redrive_item
+when new.state = 'released' and exists (
+    select 1 from redrive_outbox o join redrive_outbox e on e.target = o.target and e.ordering_key = o.ordering_key and e.seq < o.seq
+    join redrive_redrive_item i on i.event_id = e.id and i.redrive_id = new.redrive_id and i.state in ('ready', 'released')
+    where o.id = new.event_id and o.ordering_key is not null)
+begin insert into lab_violation values ('order', new.event_id || ' was released before an earlier member of its key'); end;
 
 create trigger lab_cycle after update of cycle on redrive_outbox
 when new.cycle <> old.cycle and (old.status <> 'failed' or new.cycle <> old.cycle + 1)

@@ -169,8 +169,10 @@ def run_plan(  # noqa: PLR0917 - typer calls it by name
         str | None, typer.Option("--ramp", metavar="1,5,25", help="First so many, then so many, then the rest.")
     ] = None,
     halt_at: Annotated[
-        str, typer.Option("--halt-at", metavar="10%", help="Halt the ramp when a stage fails more often.")
-    ] = "10%",
+        str | None,
+        typer.Option("--halt-at", metavar="10%", help="Halt when more than this share fails (default 10%)."),
+    ] = None,
+    no_halt: Annotated[bool, typer.Option("--no-halt", help="Never halt, however many events fail again.")] = False,
     generation: Annotated[
         int | None, typer.Option("--generation", "-g", help="Hand them to handlers as this generation.")
     ] = None,
@@ -188,7 +190,7 @@ def run_plan(  # noqa: PLR0917 - typer calls it by name
         rate=None if rate is None else rate_from(rate),
         max_in_flight=_whole(max_in_flight, "--max-in-flight", _MOST_AT_ONCE),
         ramp=() if ramp is None else ramp_from(ramp),
-        halt_at=share_from(halt_at),
+        halt_at=_halt_from(halt_at, no_halt=no_halt),
     )
     database = url_from(ctx, url)
     if generation is not None and not 0 <= generation < 2**63:
@@ -253,6 +255,12 @@ def share_from(text: str) -> float:
     if not 0 <= share <= 1:
         raise BadInput(f"--halt-at: {text[:40]!r} is not a share of failures from 0% to 100%: write 10%, or 0.1")
     return share
+
+
+def _halt_from(halt_at: str | None, *, no_halt: bool) -> float | None:
+    if no_halt and halt_at is not None:
+        raise BadInput("--halt-at and --no-halt exclude each other: leave one of them out")
+    return None if no_halt else share_from(halt_at or "10%")
 
 
 def _whole(number: int, option: str, most: int) -> int:

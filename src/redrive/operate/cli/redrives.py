@@ -165,10 +165,11 @@ def _facts(each: Redriving, now: datetime) -> Iterable[tuple[str, str | Text | N
 
 def _release(each: Redriving) -> str:
     rate = "at full speed" if each.rate is None else f"{each.rate:g} a second"
-    stages = f", in a ramp of {', '.join(map(str, each.ramp))}, halting above {each.halt_at:.0%}" if each.ramp else ""
+    stages = f", in a ramp of {', '.join(map(str, each.ramp))}" if each.ramp else ""
+    halts = ", never halting" if each.halt_at is None else f", halting above {each.halt_at:.0%} failures"
     generation = "" if each.generation is None else f", as generation {each.generation}"
     anew = ", from the start" if each.from_start else ""
-    return f"{rate}, at most {each.max_in_flight:,} in flight{stages}{generation}{anew}"
+    return f"{rate}, at most {each.max_in_flight:,} in flight{stages}{halts}{generation}{anew}"
 
 
 def _instant(at: datetime, now: datetime) -> str:

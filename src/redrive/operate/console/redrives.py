@@ -146,7 +146,7 @@ async def _stages(app: Redrive, standing: Redriving) -> list[Stage]:
     if not standing.ramp or standing.started_at is None:
         return []
     found: dict[int, dict[str, int]] = {}
-    for row in await app.store.ask("redrive_stages", id=standing.id, until=_COUNTED):
+    for row in await app.store.ask("redrive_stages", id=standing.id, stages=len(standing.ramp)):
         found.setdefault(int(row["stage"]), {})[row["state"]] = int(row["n"])
     sizes: list[int | None] = []
     left = standing.ready
@@ -267,7 +267,8 @@ def _release(said: Form) -> Release:
     ramp = _ramp(said["ramp"]) if how == "ramp" else ()
     rate = _decimal(said["rate"], "the rate", "20") if how == "rate" else None
     halt = _decimal(said["halt_at"].removesuffix("%"), "the share at which it halts", "10") if said["halt_at"] else 10.0
-    return Release(rate, number(said, "max_in_flight") or DEFAULT_IN_FLIGHT, ramp, halt / 100.0)
+    limit = None if said.has("no_halt") else halt / 100.0
+    return Release(rate, number(said, "max_in_flight") or DEFAULT_IN_FLIGHT, ramp, limit)
 
 
 def _ramp(text: str) -> tuple[int, ...]:

@@ -99,7 +99,7 @@ class Go(Taken):
         Field(max_length=20, description="Stages, the rest comes after them; each waits for the one before."),
     ] = Field(default=[1, 5, 25])
     halt_at: Annotated[
-        float, Field(ge=0, le=1, description="Halt when more than this share of a stage fails: 0.1 is 10 %.")
+        float, Field(ge=0, le=1, description="Halt when more than this share of the events fails: 0.1 is 10 %.")
     ] = 0.1
     rate: Annotated[float | None, Field(gt=0, le=1e6, description="At most so many events a second.")] = None
 

@@ -1,26 +1,8 @@
--- Keyed: of a chunk of members, which may not go because of another with the same key, and which has to wait for another
--- to end: of several with one retry key only the first goes, and an ordering key is brought in its order.
-update redrive.redrive_item as i
-set state = case when k.why is null then i.state else 'ineligible' end, reason = k.why, follows = k.follows
+-- Keyed: of several members of a chunk with one retry key only the first in order goes.
+update redrive.redrive_item as i set state = 'ineligible', reason = 'second dead letter with its retry key'
 from (
-    select p.position, p.why,
-           case when p.ordering_key is not null and p.why is null
-                then lag(p.position) over (partition by p.target, p.ordering_key, p.why is null order by p.position) end as follows
-    from (
-        select x.position, o.target, o.ordering_key,
-               case when x.state <> 'ready' then x.reason
-                    when o.retry_key is not null
-                         and row_number() over (partition by o.target, o.retry_key, x.state order by x.position) > 1
-                        then 'second dead letter with its retry key'
-                    when o.ordering_key is not null and exists (
-                        select from redrive.key_line l
-                        where l.target = o.target and l.ordering_key = o.ordering_key and l.status = 'failed'
-                          and (l.created_at, l.id) < (o.created_at, o.id) and not exists (
-                              select from redrive.redrive_item y
-                              where y.redrive_id = :id::uuid and y.event_id = l.id and y.state = 'ready'))
-                        then 'behind a failed head of its ordering key' end as why
-        from redrive.redrive_item x join redrive.outbox o on o.id = x.event_id
-        where x.redrive_id = :id::uuid and x.position > :after::bigint and (o.retry_key is not null or o.ordering_key is not null)
-    ) p
+    select x.position, row_number() over (partition by o.target, o.retry_key order by o.created_at, o.id) as n
+    from redrive.redrive_item x join redrive.outbox o on o.id = x.event_id
+    where x.redrive_id = :id::uuid and x.position > :after::bigint and x.state = 'ready' and o.retry_key is not null
 ) k
-where i.redrive_id = :id::uuid and i.position = k.position and (k.why is distinct from i.reason or k.follows is not null)
+where i.redrive_id = :id::uuid and i.position = k.position and k.n > 1

@@ -1,11 +1,14 @@
 -- Members: the next of those that a selection means, in the order of their ids. Every member is frozen with its cycle,
--- and why it may not go is said now; redrive_keyed.sql looks at those with keys. What became a dead letter after the
+-- and why it may not go is said now; redrive_keyed.sql looks at retry keys, redrive_behind.sql and redrive_line.sql at
+-- ordering keys. What became a dead letter after the
 -- plan was asked for is not meant.
-insert into redrive.redrive_item (redrive_id, position, event_id, cycle, fingerprint, failed_at, state, reason)
+insert into redrive.redrive_item (redrive_id, position, event_id, cycle, fingerprint, failed_at, state, reason, line, place)
 select :id::uuid, :position::bigint + row_number() over (order by m.id), m.id, m.cycle, m.fingerprint, m.ended_at,
-       case when m.why is null then 'ready' else 'ineligible' end, m.why
+       case when m.why is null then 'ready' else 'ineligible' end, m.why,
+       case when m.ordering_key is not null then length(m.target) || ':' || m.target || ':' || m.ordering_key end,
+       case when m.ordering_key is not null then m.created_at end
 from (
-    select id, cycle, fingerprint, ended_at,
+    select id, cycle, fingerprint, ended_at, target, ordering_key, created_at,
         case
             when exists (select from redrive.event_handled h
                          where h.target = chosen.target and h.idempotency_key = chosen.idempotency_key)
@@ -24,7 +27,7 @@ from (
             when cardinality(:targets::text[]) > 0 and target <> all(:targets::text[]) then 'handler unknown'
         end as why
     from (select id, cycle, fingerprint, ended_at, target, idempotency_key, retry_key, compensation,
-                 safe_to_retry
+                 safe_to_retry, ordering_key, created_at
           from redrive.outbox where status = 'failed' and deleted_at is null and id > :after::uuid
           and coalesce(ended_at, created_at) <= :until::timestamptz {where}
           order by id limit :limit::int) as chosen

@@ -1,2 +1,4 @@
--- Next stage: the gate is open.
-update redrive.redrive set stage = :stage::int where id = :id::uuid
+-- Next stage: the gate is open. What comes after the ramp is judged by itself.
+update redrive.redrive
+set stage = :stage::int, judged_delivered = delivered, judged_same = failed_same, judged_other = failed_other
+where id = :id::uuid

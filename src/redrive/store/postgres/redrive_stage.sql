@@ -1,6 +1,4 @@
--- Stage: what became of the members released in one stage. They lie before the first that is ready.
+-- Stage: the members of one stage of a ramp, by what became of them.
 select state, count(*) as n from redrive.redrive_item
-where redrive_id = :id::uuid and stage = :stage::int and position < coalesce(
-    (select min(r.position) from redrive.redrive_item r where r.redrive_id = :id::uuid and r.state = 'ready'),
-    9223372036854775807)
+where redrive_id = :id::uuid and stage = :stage::int and stage is not null
 group by state

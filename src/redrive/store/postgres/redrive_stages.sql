@@ -1,5 +1,4 @@
--- Stages: what became of the members released in each stage, as far as they lie before a position.
-select stage, state, count(*) as n, min(released_at) as began_at, max(ended_at) as ended_at
-from redrive.redrive_item
-where redrive_id = :id::uuid and position <= :until::int and stage is not null
-group by stage, state order by stage
+-- Stages: the members of each stage of a ramp, by what became of them.
+select stage, state, count(*) as n from redrive.redrive_item
+where redrive_id = :id::uuid and stage < :stages::int and stage is not null
+group by stage, state

@@ -1,2 +1,4 @@
--- Next stage: the gate is open.
-update redrive_redrive set stage = :stage where id = :id
+-- Next stage: the gate is open. What comes after the ramp is judged by itself.
+update redrive_redrive
+set stage = :stage, judged_delivered = delivered, judged_same = failed_same, judged_other = failed_other
+where id = :id

@@ -16,17 +16,10 @@ select i.position, i.event_id, i.fingerprint, o.source, o.cycle + 1 as next_cycl
                 then 'another event with its retry key is under way'
             when o.ordering_key is not null and exists (
                 select 1 from redrive_key_line l where l.target = o.target and l.ordering_key = o.ordering_key
-                and l.status = 'failed' and l.seq < o.seq and not exists (
-                    select 1 from redrive_redrive_item y
-                    where y.redrive_id = :id and y.event_id = l.id and y.state = 'ready'))
+                and l.status = 'failed' and l.seq < o.seq)
                 then 'behind a failed head of its ordering key' end as why,
        :from_start or coalesce(o.compensation, '') = 'done' as from_start
--- the next of an ordering key goes when the member before it has ended; some more are looked at for that
-from (select x.* from (select * from redrive_redrive_item indexed by redrive_redrive_item_ready
-                       where redrive_id = :id and state = 'ready' order by position limit 4 * :limit) x
-      where x.follows is null or not exists (
-          select 1 from redrive_redrive_item f
-          where f.redrive_id = :id and f.position = x.follows and f.state in ('ready', 'released'))
-      order by x.position limit :limit) i
+from (select * from redrive_redrive_item indexed by redrive_redrive_item_free
+      where redrive_id = :id and state = 'ready' and waits = 0 order by position limit :limit) i
 left join redrive_outbox o on o.id = i.event_id
 order by i.position

@@ -1,5 +1,4 @@
--- Stages: what became of the members released in each stage, as far as they lie before a position.
-select stage, state, count(*) as n, min(released_at) as began_at, max(ended_at) as ended_at
-from redrive_redrive_item
-where redrive_id = :id and position <= :until and stage is not null
-group by stage, state order by stage
+-- Stages: the members of each stage of a ramp, by what became of them.
+select stage, state, count(*) as n from redrive_redrive_item indexed by redrive_redrive_item_stage
+where redrive_id = :id and stage < :stages and stage is not null
+group by stage, state

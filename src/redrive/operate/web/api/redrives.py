@@ -77,7 +77,9 @@ class Start(Why):
     rate: Annotated[float, Field(gt=0, le=1e6, description="At most so many a second.")] | None = None
     max_in_flight: Annotated[int, Field(ge=1, le=1_000_000)] = DEFAULT_IN_FLIGHT
     ramp: Annotated[list[Annotated[int, Field(ge=1, le=1_000_000_000)]], Field(max_length=20, default_factory=list)]
-    halt_at: Annotated[float, Field(ge=0, le=1)] = 0.1
+    halt_at: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        default=0.1, description="Halt when more than this share of the events fails: 0.1 is 10 %; null: never."
+    )
     generation: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     from_start: bool = False
 

@@ -2,6 +2,163 @@
 -- Like every migration it only adds: workers of version 15 go on beside it.
 
 -- Redrives: stages, order and gates.
+--
+-- The order of a key is that of its line: `created_at`, then `id`, as the claim takes it. Members are numbered by their ids,
+-- and ids are not always in that order. So each member with a key knows its line and its place there, and only the first of a
+-- line that has not ended may be released; the others wait.
+
+alter table redrive.redrive_item add column line text;
+alter table redrive.redrive_item add column place timestamptz;
+alter table redrive.redrive_item add column waits boolean not null default false;
+-- Those that may be released now, however many wait beside them.
+create index redrive_item_free on redrive.redrive_item (redrive_id, position) where state = 'ready' and not waits;
+create index redrive_item_line on redrive.redrive_item (redrive_id, line, place, event_id)
+    where line is not null and state in ('ready', 'released');
+-- The members of each stage of a ramp. What is released after the ramp, or without one, has no stage.
+create index redrive_item_stage on redrive.redrive_item (redrive_id, stage, state) where stage is not null;
+
+alter table redrive.redrive add column lined_up boolean not null default false;
+alter table redrive.redrive add column gated boolean not null default true;
+-- The outcomes that were judged before: the gate counts those since.
+alter table redrive.redrive add column judged_delivered bigint not null default 0;
+alter table redrive.redrive add column judged_same bigint not null default 0;
+alter table redrive.redrive add column judged_other bigint not null default 0;
+
+-- Put the members of some lines in order: of each line the first may go, the others wait. `p_until` null: to the last line.
+create function redrive.line_up(p_redrive_id uuid, p_after text, p_until text) returns void language sql volatile as $$
+    update redrive.redrive_item i set waits = i.state = 'ready' and k.follows is not null, follows = k.follows
+    from (select x.position, lag(x.position) over (partition by x.line order by x.place, x.event_id) as follows
+          from redrive.redrive_item x
+          where x.redrive_id = p_redrive_id and x.line > p_after and (p_until is null or x.line <= p_until)
+            and x.line is not null and x.state in ('ready', 'released')) k
+    where i.redrive_id = p_redrive_id and i.position = k.position and k.follows is not null
+$$;
+
+-- Line up a redrive that a worker of version 15 has planned.
+create function redrive.adopt(p_redrive_id uuid) returns void language sql volatile as $$
+    update redrive.redrive_item i
+    set line = length(o.target) || ':' || o.target || ':' || o.ordering_key, place = o.created_at
+    from redrive.outbox o
+    where i.redrive_id = p_redrive_id and i.state in ('ready', 'released') and i.line is null
+      and o.id = i.event_id and o.ordering_key is not null;
+    select redrive.line_up(p_redrive_id, '', null);
+    update redrive.redrive set lined_up = true where id = p_redrive_id;
+$$;
+
+-- A member has ended, whoever wrote it down: the first of its line need not wait any more.
+create function redrive.next_of_line() returns trigger language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+begin
+    update redrive.redrive_item i set waits = false
+    where i.redrive_id = new.redrive_id and i.state = 'ready' and i.waits and i.position = (
+        select f.position from redrive.redrive_item f
+        where f.redrive_id = new.redrive_id and f.line = new.line and f.line is not null and f.state in ('ready', 'released')
+        order by f.place, f.event_id limit 1);
+    return null;
+end $$;
+create trigger redrive_item_next after update of state on redrive.redrive_item for each row
+    when (new.line is not null and old.state in ('ready', 'released') and new.state not in ('ready', 'released'))
+    execute function redrive.next_of_line();
+
+-- Release the next members of a redrive: send dead letters round again, in place. Every replay goes through here, a
+-- single one too. A member that is no longer what was planned is skipped, with the reason; the set can only shrink.
+-- Everything is locked first and judged then, by a statement of its own: it sees what others did while we waited.
+create or replace function redrive.release(
+    p_redrive_id uuid, p_limit int, p_stage int, p_priority smallint, p_chain text, p_now timestamptz
+) returns table (event_id uuid, why text) language plpgsql
+-- A few rows are found by their keys, whatever the planner believes of a table that was filled a moment ago.
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set timezone = 'UTC' as $$
+#variable_conflict use_column
+declare
+    r           redrive.redrive%rowtype;
+    v_now       timestamptz;
+    v_next      bigint[];
+    v_events    uuid[];
+    v_positions bigint[];
+    v_whys      text[];
+    v_going     uuid[];
+    v_gone      bigint[];
+begin
+    select * into r from redrive.redrive where id = p_redrive_id for update;
+    if not r.lined_up then  -- planned by a worker of version 15
+        perform redrive.adopt(p_redrive_id);
+    end if;
+    select array_agg(n.position), array_agg(n.event_id) into v_next, v_events
+    from (select x.position, x.event_id from redrive.redrive_item x
+          where x.redrive_id = p_redrive_id and x.state = 'ready' and not x.waits
+          order by x.position limit p_limit) n;
+    perform from redrive.outbox o where o.id = any(v_events) order by o.id for update;
+
+    -- what another redrive released and has not written down yet must wait: its outcome would be lost
+    select array_agg(j.position order by j.position), array_agg(j.event_id order by j.position),
+           array_agg(j.why order by j.position), array_agg(j.event_id order by j.position) filter (where j.why is null),
+           array_agg(j.position) filter (where j.why is null)
+    into v_positions, v_events, v_whys, v_going, v_gone
+    from (
+        select i.position, i.event_id,
+               case when o.id is null then 'the event is gone'
+                    when o.status <> 'failed' then 'it is ' || o.status
+                    when o.deleted_at is not null then 'it was discarded'
+                    when o.cycle <> i.cycle then 'it was replayed by somebody else'
+                    when o.compensation = 'pending' then 'its compensation is under way'
+                    when o.compensation = 'failed' then 'its compensation failed, see to that first'
+                    when exists (select from redrive.event_handled h
+                                 where h.target = o.target and h.idempotency_key = o.idempotency_key) then 'already handled'
+                    when o.retry_key is not null and (
+                        exists (select from redrive.outbox l where l.target = o.target and l.retry_key = o.retry_key
+                                and l.retry_key is not null and l.status in ('pending', 'in_flight', 'blocked'))
+                        or row_number() over (partition by o.target, o.retry_key order by i.position) > 1)
+                        then 'another event with its retry key is under way'
+                    when o.ordering_key is not null and exists (
+                        select from redrive.key_line l where l.target = o.target and l.ordering_key = o.ordering_key
+                        and l.status = 'failed' and (l.created_at, l.id) < (o.created_at, o.id))
+                        then 'behind a failed head of its ordering key' end as why
+        from redrive.redrive_item i left join redrive.outbox o on o.id = i.event_id
+        where i.redrive_id = p_redrive_id and i.position = any(v_next)
+    ) j
+    where j.why is not null or not exists (
+        select from redrive.redrive_item y where y.event_id = j.event_id and y.state = 'released');
+
+    v_now := redrive.moment(p_now);
+    perform redrive.uncount_dead(array(
+        select o.fingerprint from redrive.outbox o where o.id = any(v_going) and o.fingerprint is not null));
+    perform redrive.write_trail(p_chain, v_now, array_agg(o.id), array_agg('replayed'::text), array_agg(o.source),
+        array_agg(r.started_by), array_agg(json_build_object('reason', r.reason,
+        'generation', coalesce(r.generation, o.generation), 'cycle', o.cycle + 1, 'redrive', p_redrive_id,
+        'from_start', r.from_start or coalesce(o.compensation, '') = 'done')::text))
+    from (select * from redrive.outbox x where x.id = any(v_going) order by x.id) o;
+    update redrive.outbox o set
+        status = 'pending', due_at = v_now, attempts = 0, lost_count = 0, deferred_count = 0, degraded = false,
+        cycle = o.cycle + 1,
+        generation = coalesce(r.generation, o.generation), priority = coalesce(p_priority, o.priority),
+        first_failed_at = null, last_error = null, error_class = null, error_type = null, safe_to_retry = null,
+        fingerprint = null, ended_at = null, passed = false,
+        -- what was undone cannot be resumed
+        steps_from = case when r.from_start or o.compensation = 'done' then o.cycle + 1 else o.steps_from end,
+        compensation = null,
+        deadline_at = null,  -- somebody wants it done although the time is over
+        failure_history = redrive.with_cycle(o.failure_history, jsonb_build_object(
+            'cycle', o.cycle, 'attempts', o.attempts, 'lost_count', o.lost_count,
+            'first_failed_at', o.first_failed_at, 'failed_at', o.ended_at,
+            'last_error', o.last_error, 'error_class', o.error_class, 'error_type', o.error_type,
+            'fingerprint', o.fingerprint, 'generation', o.generation,
+            'replayed_at', v_now, 'replayed_by', r.started_by, 'reason', r.reason))
+    where o.id = any(v_going);
+    update redrive.redrive_item i set state = 'released', stage = p_stage, released_at = v_now
+    where i.redrive_id = p_redrive_id and i.position = any(v_gone);
+    update redrive.redrive_item i set state = 'skipped', stage = p_stage, ended_at = v_now,
+        reason = v_whys[array_position(v_positions, i.position)]
+    where i.redrive_id = p_redrive_id and i.position = any(v_positions) and i.position <> all(coalesce(v_gone, '{}'))
+      and cardinality(v_positions) > coalesce(cardinality(v_gone), 0);
+    update redrive.redrive d set
+        released = d.released + coalesce(cardinality(v_going), 0),
+        skipped = d.skipped + coalesce(cardinality(v_positions), 0) - coalesce(cardinality(v_going), 0)
+    where d.id = p_redrive_id;
+    perform pg_notify('redrive', q.queue)
+    from (select distinct o.queue from redrive.outbox o where o.id = any(v_going)) q;
+    return query select e.event_id, e.why from unnest(v_events, v_whys) as e(event_id, why);
+end $$;
+
 
 -- Keys: the order of a key, and when it is free.
 
@@ -10,20 +167,6 @@
 -- Sessions: work of a process that is gone.
 
 -- Retention: rows that are still needed.
-
--- Events that share an idempotency key, so that a handled key is kept while one of them could still run. Most events have
--- a key of their own, their id, and cost nothing here.
-create index outbox_shared_key on redrive.outbox (target, idempotency_key)
-    where idempotency_key <> id::text and status in ('pending', 'in_flight', 'blocked', 'failed');
-
--- Steps go with their event, and so do the payloads it had before it was edited: nobody could find those any more.
-create or replace function redrive.forget_steps() returns trigger language plpgsql as $$
-begin
-    delete from redrive.step s using gone g where s.event_id = g.id;
-    delete from redrive.payload_revision r using gone g where r.event_id = g.id;
-    return null;
-end $$;
-delete from redrive.payload_revision r where not exists (select from redrive.outbox o where o.id = r.event_id);
 
 -- Publishing by SQL: the limits of publish.
 
