@@ -246,6 +246,10 @@ COLUMNS = {
     "intake_lease.name": "of which intake",
     "intake_lease.holder": "the process that subscribes",
     "intake_lease.until": "another may take over after this",
+    "intake_beginning.name": "of which broker, topic and group: `kafka:orders/billing`",
+    "intake_beginning.topic_id": "tells the topic from a later one of the same name",
+    "intake_beginning.positions": "JSON: the first offset by partition; others begin with their first message",
+    "intake_beginning.begun_at": "when the group first subscribed",
     "transport_state.name": "the target of a route or an intake",
     "transport_state.worker": "who says so",
     "transport_state.kind": "relay or intake",
@@ -422,6 +426,7 @@ TABLES = {
     "schema_version": "Which migrations have run.",
     "intake_seen": "Messages that were stored. One that comes again finds its source and id here and makes no event.",
     "intake_lease": "Which process takes from an inlet that only one may take from.",
+    "intake_beginning": "Where consumer groups began that start with the latest message; a broker forgets it in time.",
     "transport_state": "How it stands between workers and brokers, a row for each route or intake of each worker.",
 }
 

@@ -385,7 +385,7 @@ def test_a_topic_that_cannot_be_is_refused_at_once(name: str) -> None:
 )
 def test_an_answer_to_a_join_that_was_lost_is_waited_for_a_minute(said: dict[str, Any], waits: int) -> None:
     """The driver waits for it as long as a member may take between two polls, and at least for a session."""
-    assert Kafka(settings=said).consumer_settings("shop", "earliest")["max.poll.interval.ms"] == waits
+    assert Kafka(settings=said).consumer_settings("shop")["max.poll.interval.ms"] == waits
 
 
 @pytest.mark.parametrize("setting", ["acks", "enable.idempotence", "enable.auto.commit", "group.id"])

@@ -6,7 +6,7 @@ Both raise ``DependencyUnavailable`` with the broker's name while it cannot be r
 broker connects by itself, and never more than one attempt at a time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -126,6 +126,26 @@ class Subscription(Protocol):
     async def close(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where a consumer group began to take from a topic that had messages already."""
+
+    topic_id: str
+    """Tells a topic from one of the same name that was created later; empty where the broker has no such ids."""
+    positions: Mapping[int, int]
+    """The first position by partition. A partition that is missing here begins with its first message."""
+
+
+class Beginnings(Protocol):
+    """Remembers where groups began: a broker forgets a group that has been away for some days."""
+
+    async def begun(self, name: str) -> Beginning | None:
+        """Return where a group began; None when it never has."""
+
+    async def begin(self, name: str, beginning: Beginning) -> Beginning:
+        """Keep where a group begins; return what is kept, which may be what somebody else kept at the same time."""
+
+
 class Inlet(Protocol):
     """Where an intake takes from: part of a broker, to be subscribed to."""
 
@@ -140,7 +160,7 @@ class Inlet(Protocol):
     def is_exclusive(self) -> bool:
         """Only one process at a time may subscribe; we see to that. A broker with consumer groups does so itself."""
 
-    async def subscribe(self) -> Subscription: ...
+    async def subscribe(self, beginnings: Beginnings | None = None) -> Subscription: ...
 
 
 @dataclass(frozen=True, slots=True)

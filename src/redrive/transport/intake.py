@@ -35,7 +35,7 @@ from redrive.payload import Limits, check_text
 from redrive.policy import RetryPolicy
 from redrive.publish import KEY_LIMIT, new_events
 from redrive.store.base import Store, Transaction
-from redrive.transport.base import OURS, Inlet, Link, LinkState, Message, Received, Subscription
+from redrive.transport.base import OURS, Beginning, Inlet, Link, LinkState, Message, Received, Subscription
 from redrive.transport.envelope import (
     CAUSATION,
     CORRELATION,
@@ -83,6 +83,29 @@ class _Taken:
     received: Received
     is_own: bool = False
     """It says that it began at this site."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Beginnings:
+    """Keeps in the store where consumer groups began."""
+
+    store: Store
+
+    async def begun(self, name: str) -> Beginning | None:
+        return next(map(_beginning, await self.store.ask("intake_begun", name=name)), None)
+
+    async def begin(self, name: str, beginning: Beginning) -> Beginning:
+        async with self.store.transaction() as tx:
+            await tx.run(
+                "intake_begin", name=name, topic_id=beginning.topic_id, positions=json.dumps(beginning.positions)
+            )
+            (row,) = await tx.run("intake_begun", name=name)
+        return _beginning(row)
+
+
+def _beginning(row: Mapping[str, Any]) -> Beginning:
+    positions = json.loads(row["positions"])
+    return Beginning(row["topic_id"], {int(partition): offset for partition, offset in positions.items()})
 
 
 @dataclass(slots=True)
@@ -187,7 +210,7 @@ class Intake:
             await self._renew(store)
         if self.link.state is LinkState.IDLE:
             self._turn(LinkState.CONNECTING)
-        self._subscription = await self.inlet.subscribe()
+        self._subscription = await self.inlet.subscribe(_Beginnings(store))
         log.info("intake open", worker=by, intake=self.name)
         return self._subscription
 

@@ -19,7 +19,15 @@ from functools import partial
 from threading import Thread
 from typing import Any, Final, Literal, cast, overload
 
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka import Message as Record
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -28,7 +36,7 @@ from redrive.clock import Clock, SystemClock
 from redrive.duration import span
 from redrive.errors import BrokerRefused, ConfigurationError, DependencyUnavailable, MessageTooLarge, TopicMissing
 from redrive.logs import log
-from redrive.transport.base import Destination, Headers, Link, LinkState, Message, Received
+from redrive.transport.base import Beginning, Beginnings, Destination, Headers, Link, LinkState, Message, Received
 
 Setting = str | int | float | bool
 Place = tuple[str, int]
@@ -161,7 +169,8 @@ class Kafka:
     ) -> "Destination | KafkaTopic":  # fmt: skip
         """Name a topic to send to; with a consumer ``group``, one to take from.
 
-        ``start``: where a group begins that has not taken anything yet.
+        ``start``: where a group begins that never has: with the oldest message, or (``"latest"``) with those that come
+        next. That is fixed once, for all partitions. Partitions that are added later begin with their first message.
         """
         if not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
             raise ConfigurationError(f"{topic!r} is no topic: letters, digits, dots, - and _, at most 249")
@@ -211,6 +220,21 @@ class Kafka:
         else:
             log.info("topic created", broker=self.name, topic=topic, partitions=partitions)
         self._created.add(topic)
+
+    async def topic_id(self, topic: str) -> str:
+        """Ask for the id of a topic; empty where the cluster has none."""
+        settings: dict[str, Any] = {**_USUAL, **self._settings, "bootstrap.servers": self.servers}
+        admin = AdminClient(settings | {"logger": _DriverLog()})
+        future = admin.describe_topics(TopicCollection([topic]), request_timeout=self.connect_seconds)[topic]
+        try:
+            found = await asyncio.to_thread(future.result, self.connect_seconds)
+        except KafkaException as error:
+            if error.args[0].code() in {_E._UNSUPPORTED_FEATURE, _E.UNSUPPORTED_VERSION}:
+                return ""
+            raise self.meaning(error.args[0], topic) from error
+        except TimeoutError:
+            raise DependencyUnavailable(self.name, f"no answer within {self.connect_seconds:g} s") from None
+        return str(found.topic_id)
 
     async def _line(self, *, alone: bool) -> "_Line":
         """Find the producer, or make one; those who ask meanwhile get the same."""
@@ -262,12 +286,16 @@ class Kafka:
             "acks": "all", "message.timeout.ms": int(self._ack_seconds * 1_000),
         }  # fmt: skip
 
-    def consumer_settings(self, group: str, start: str) -> dict[str, Any]:
-        """Put together what the driver is told to take with."""
+    def consumer_settings(self, group: str) -> dict[str, Any]:
+        """Put together what the driver is told to take with.
+
+        Whatever a group has no offset for begins at its beginning: a new partition, an offset that was lost. Only where
+        a group begins for the first time is a choice, and ``KafkaTopic`` fixes that.
+        """
         join = max(_JOIN_MS, int(self._settings.get("session.timeout.ms", 0)))
         return {
             **_USUAL, **_IN, "max.poll.interval.ms": join, **self._settings,
-            "bootstrap.servers": self.servers, "group.id": group, "auto.offset.reset": start,
+            "bootstrap.servers": self.servers, "group.id": group, "auto.offset.reset": "earliest",
             "enable.auto.commit": False, "enable.auto.offset.store": False, "enable.partition.eof": True,
             "partition.assignment.strategy": "cooperative-sticky",
         }  # fmt: skip
@@ -504,23 +532,42 @@ class KafkaTopic:
     def is_exclusive(self) -> bool:
         return False
 
-    async def subscribe(self) -> "_Member":
+    async def subscribe(self, beginnings: Beginnings | None = None) -> "_Member":
         try:
-            return await self._joined()
+            return await self._joined(beginnings)
         except TopicMissing:
             if not self.broker.creates_topics:
                 raise
             await self.broker.create(self.topic)
-        return await self._joined()
+        return await self._joined(beginnings)
 
-    async def _joined(self) -> "_Member":
+    async def _joined(self, beginnings: Beginnings | None) -> "_Member":
         member = _Member(self)
         try:
+            await member.open()
+            if self.start == "latest":
+                await member.begin(await self._positions(member, beginnings))
             await member.join()
         except BaseException:
             await member.close()
             raise
         return member
+
+    async def _positions(self, member: "_Member", beginnings: Beginnings | None) -> Mapping[int, int]:
+        """Find where the group began; when it never has, that is here and now, for every partition there is.
+
+        A group that has committed something has begun, whoever knows of it.
+        """
+        name = f"{self.broker.name}:{self.topic}/{self.group}"
+        begun = None if beginnings is None else await beginnings.begun(name)
+        topic_id = await self.broker.topic_id(self.topic)
+        if begun is not None and begun.topic_id == topic_id:
+            return begun.positions
+        if begun is not None:  # the topic was made anew: all of it came after the group began
+            beginning = Beginning(topic_id, {})
+        else:
+            beginning = Beginning(topic_id, {} if await member.has_committed() else await member.ends())
+        return (beginning if beginnings is None else await beginnings.begin(name, beginning)).positions
 
 
 class _Member:
@@ -536,10 +583,13 @@ class _Member:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"redrive-{of.broker.name}")
         self._consumer: Consumer | None = None
         self._got: list[Received] = []
+        self._starts: dict[Place, int] = {}
         self._stay = 0
         self._owned: dict[Place, int] = {}
         self._ended: set[Place] = set()
         self._stored: dict[Place, int] = {}
+        self._taken: dict[Place, int] = {}
+        self._stable: dict[Place, int] = {}
         self._is_held = False
         self._is_leaving = False
         self._failure: Exception | None = None
@@ -552,19 +602,65 @@ class _Member:
 
     # Joining and leaving
 
-    async def join(self) -> None:
+    async def open(self) -> None:
         broker = self._broker
         if broker.link.state is LinkState.IDLE:
             broker.link.turn(LinkState.CONNECTING, broker.clock)
-        await self._call(self._join)
+        await self._call(self._open)
         broker.stands(self._heard)
 
-    def _join(self) -> None:
+    def _open(self) -> None:
         of, broker = self._of, self._broker
-        settings = broker.consumer_settings(of.group, of.start) | {"on_commit": self._committed}
+        settings = broker.consumer_settings(of.group) | {"on_commit": self._committed}
         consumer = self._consumer = _made(Consumer, settings, self._heard, broker.name)
         self._find_topic(consumer)
-        consumer.subscribe([of.topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+
+    async def join(self) -> None:
+        await self._call(self._join)
+
+    def _join(self) -> None:
+        self._present().subscribe(
+            [self._of.topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
+        )
+
+    async def has_committed(self) -> bool:
+        """Whether the group has committed an offset of any partition."""
+        return bool(await self._call(self._committed_places))
+
+    async def ends(self) -> dict[int, int]:
+        """Find where the next message of each partition will be."""
+        found: dict[int, int] = await self._call(self._ends)
+        return found
+
+    async def begin(self, positions: Mapping[int, int]) -> None:
+        """Begin there with partitions of which the group has no offset; commit that, so that others see it."""
+        await self._call(self._begin, {(self._of.topic, each): offset for each, offset in positions.items()})
+
+    def _begin(self, starts: dict[Place, int]) -> None:
+        self._starts = starts
+        committed = self._committed_places()
+        fixed = {place: offset for place, offset in starts.items() if place not in committed}
+        if fixed:
+            try:
+                self._present().commit(offsets=_offsets(fixed), asynchronous=False)
+            except KafkaException as error:  # members are there already: each begins there all the same
+                log.debug("offsets not committed", intake=self._of.name, error=error.args[0].str())
+
+    def _committed_places(self) -> set[Place]:
+        places = _partitions((self._of.topic, each) for each in self._numbers())
+        found = self._present().committed(places, timeout=self._broker.connect_seconds)
+        return {(each.topic, each.partition) for each in found if each.offset >= 0}
+
+    def _ends(self) -> dict[int, int]:
+        consumer, seconds, ends = self._present(), self._broker.connect_seconds, {}
+        for number in self._numbers():
+            place = TopicPartition(self._of.topic, number)
+            _, ends[number] = consumer.get_watermark_offsets(place, timeout=seconds, cached=False)
+        return ends
+
+    def _numbers(self) -> list[int]:
+        found = self._present().list_topics(self._of.topic, timeout=self._broker.connect_seconds)
+        return sorted(found.topics[self._of.topic].partitions)
 
     def _find_topic(self, consumer: Consumer) -> None:
         """Make sure that the cluster is there and has the topic: a group may wait for one in silence.
@@ -601,10 +697,29 @@ class _Member:
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._stay += 1
+        try:
+            partitions = self._placed(consumer, partitions)
+        except KafkaException as error:
+            self._failure = self._broker.meaning(error.args[0], self._of.topic)
+            partitions = []
         self._owned |= {(each.topic, each.partition): self._stay for each in partitions}
         consumer.incremental_assign(partitions)
         if self._is_held:
             consumer.pause(partitions)
+
+    def _placed(self, consumer: Consumer, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Say where to begin with partitions that the group has no offset of, where that is known."""
+        unsure = [each for each in partitions if (each.topic, each.partition) in self._starts]
+        committed = consumer.committed(unsure, timeout=_ANSWER_SECONDS) if unsure else []
+        starts = {
+            place: self._starts[place]
+            for each in committed
+            if each.offset < 0 and (place := (each.topic, each.partition)) in self._starts
+        }
+        return [
+            TopicPartition(*place, starts[place]) if (place := (each.topic, each.partition)) in starts else each
+            for each in partitions
+        ]
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Commit what is stored before somebody else begins where we said we were."""
@@ -627,6 +742,8 @@ class _Member:
         """Forget what was not handed out yet. What was and is stored later is recognised when it comes again."""
         self._owned = {place: stay for place, stay in self._owned.items() if place not in gone}
         self._stored = {place: offset for place, offset in self._stored.items() if place not in gone}
+        self._taken = {place: offset for place, offset in self._taken.items() if place not in gone}
+        self._stable = {place: offset for place, offset in self._stable.items() if place not in gone}
         self._ended -= gone
         self._got = [each for each in self._got if each.handle[0] not in gone]
 
@@ -693,18 +810,20 @@ class _Member:
     def _take(self, record: Record) -> None:
         error = record.error()
         if error is not None:
-            self._complained(error, (record.topic() or "", record.partition() or 0))
+            self._complained(error, (record.topic() or "", record.partition() or 0), record.offset() or 0)
             return
         if self._heard.state is not None:
             self._heard.well()
         place = (cast("str", record.topic()), cast("int", record.partition()))
         self._ended.discard(place)
+        self._taken[place] = cast("int", record.offset()) + 1
         self._got.append(self._received(record, place))
 
-    def _complained(self, error: KafkaError, place: Place) -> None:
+    def _complained(self, error: KafkaError, place: Place, offset: int) -> None:
         code = error.code()
         if code == _E._PARTITION_EOF:
             self._ended.add(place)
+            self._stable[place] = offset
         elif error.fatal() or code in _NO_TOPIC or code in _NOT_ALLOWED:
             self._failure = self._broker.meaning(error, self._of.topic)
         else:
@@ -782,8 +901,19 @@ class _Member:
                     self._stored[each.topic, each.partition] = each.offset
             for place in self._owned:
                 low, high = consumer.get_watermark_offsets(TopicPartition(*place), cached=True)
-                lags[place] = max(0, high - max(low, self._stored.get(place, 0), 0))
+                lags[place] = max(0, self._end(place, high) - max(low, self._reached(place), 0))
         return lags
+
+    def _end(self, place: Place, high: int) -> int:
+        """Say how far a partition can be read: behind that are messages of transactions that have not ended."""
+        return self._stable[place] if place in self._ended else high
+
+    def _reached(self, place: Place) -> int:
+        """Say how far we are. Records that end a transaction take an offset too, and are never handed out."""
+        stored = self._stored.get(place, 0)
+        if place in self._ended and stored >= self._taken.get(place, 0):
+            return self._stable[place]
+        return stored
 
     def _present(self) -> Consumer:
         if self._consumer is None:

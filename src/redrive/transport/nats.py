@@ -37,7 +37,7 @@ from redrive.errors import (
     MissingDriver,
     TopicMissing,
 )
-from redrive.transport.base import Destination, Link, LinkState, Message, Received
+from redrive.transport.base import Beginnings, Destination, Link, LinkState, Message, Received
 
 try:
     import nats.errors
@@ -517,7 +517,7 @@ class NatsStream:
     is_exclusive: bool
     name: str
 
-    async def subscribe(self) -> "_Pull":
+    async def subscribe(self, beginnings: Beginnings | None = None) -> "_Pull":  # noqa: ARG002 - its consumers are kept
         line = await self.broker.line()
         with self.broker.speaking(f"the consumer {self.durable} of the stream {self.stream}"):
             info = await self._prepare(line)

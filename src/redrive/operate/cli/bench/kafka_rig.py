@@ -75,7 +75,7 @@ class KafkaRig:
     ) -> None:
         from confluent_kafka import Consumer  # noqa: PLC0415 - as above
 
-        consumer = Consumer(self._broker.consumer_settings(f"bare-{self._topic(name)}", "earliest"))
+        consumer = Consumer(self._broker.consumer_settings(f"bare-{self._topic(name)}"))
         consumer.subscribe([self._topic(name)])
         taken = 0
         while taken < number:

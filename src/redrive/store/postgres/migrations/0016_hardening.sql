@@ -170,6 +170,15 @@ end $$;
 
 -- Publishing by SQL: the limits of publish.
 
+-- Transports: where a consumer group began that starts with the latest message. The broker forgets it, and we do not.
+
+create table redrive.intake_beginning (
+    name      text primary key,
+    topic_id  text not null,
+    positions text not null,
+    begun_at  timestamptz not null
+);
+
 -- Dependencies, failures and classes.
 
 -- Write down how the released members of a redrive ended. Guard: whoever waited for the redrive must look again.

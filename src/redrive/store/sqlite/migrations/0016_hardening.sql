@@ -45,4 +45,13 @@ end;
 
 -- Publishing by SQL: the limits of publish.
 
+-- Transports: where a consumer group began that starts with the latest message. The broker forgets it, and we do not.
+
+create table redrive_intake_beginning (
+    name      text primary key,
+    topic_id  text not null,
+    positions text not null,
+    begun_at  integer not null
+) without rowid;
+
 -- Dependencies, failures and classes.
