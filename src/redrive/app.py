@@ -90,7 +90,6 @@ class Redrive(Operations):
         self.retry = retry or RetryPolicy()
         self.rules = tuple(rules)
         self.retention = retention or Retention()
-        self.retention.check()
         self._source = check_text(source, "source", NAME_LIMIT)
         self.site = check_text(site, "site", NAME_LIMIT)
         self._generation = check_whole(generation, "generation")

@@ -17,6 +17,11 @@ def from_micros(micros: int) -> datetime:
     return EPOCH + timedelta(microseconds=micros)
 
 
+def earlier(at: datetime, seconds: float) -> datetime:
+    """Go back from an instant, at most to 1970."""
+    return from_micros(max(0, to_micros(at) - int(seconds * 1e6)))
+
+
 def iso(at: datetime) -> str:
     """Write an instant the way trail entries and failure cycles hold it on every store."""
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

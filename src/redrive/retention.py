@@ -1,21 +1,39 @@
-"""Retention: how long ended events are kept.
+"""Retention: how long ended events are kept, and who may still need one.
 
-Delivered and cancelled events leave after a while, in bounded batches. A dead letter is never removed unless somebody
-says so, and the keys of handled events are kept at least as long as an event with such a key could still be replayed:
-otherwise a replay could have its effect a second time. A configuration that breaks this is refused.
+Delivered and cancelled events are removed after a while, in bounded batches; dead letters only when somebody configured
+or asked for it. Age alone is not enough. A row stays, however old it is, while something still needs it:
+
+- an event that has not ended (pending, in flight, blocked) is never removed;
+- an event whose compensations have not all been delivered or cancelled: one that failed can still be replayed;
+- a compensation whose event is there: the two refer to each other, and the event goes first;
+- a dead letter that an open redrive, or a plan that has not expired, may release;
+- an event that a redrive released and whose outcome it has not counted;
+- a member of a batch that has not sent its final notice;
+- a dead letter that other events wait behind, because they share its ordering key: nobody has released them;
+- the key of a handled event, while an event with that key could still run or be replayed;
+- a batch with members, a redrive with members, a session that holds an event.
+
+Steps and the payloads before an edit are removed with their event. What only mentions an event needs no row: the trail,
+findings, the sample of a failure group, reported redrives, events that it caused.
+
+The rules are in ``purge_*.sql`` of each store; tests/lab/test_retention.py has them as a model. The database's clock
+says how old a row is, never a machine's; on SQLite see ``Writer.ago`` and decision 0029.
 """
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Self
 
-from redrive.duration import format_duration, parse_duration
-from redrive.errors import ConfigurationError
+from redrive.duration import parse_duration
+from redrive.store.base import Ages
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Spans in seconds; ``None`` keeps for ever."""
+    """Spans in seconds; ``None`` keeps for ever.
+
+    ``handled`` is how long a duplicate published later is recognised. While an event with the key could still run or be
+    replayed, the key is kept, whatever the spans are.
+    """
 
     delivered: float | None = 30 * 86_400.0
     failed: float | None = None
@@ -28,33 +46,11 @@ class Retention:
         failed: str | float | None = None,
         handled: str | float | None = None,
     ) -> Self:
-        """Build from durations like ``30d``; check that no replay can meet a forgotten key."""
+        """Build from durations like ``30d``."""
         spans = [None if span is None else parse_duration(span) for span in (delivered, failed, handled)]
-        kept = cls(*spans)
-        kept.check()
-        return kept
+        return cls(*spans)
 
-    def check(self) -> None:
-        """Refuse a configuration in which a dead letter outlives the memory of its effect."""
-        if self.handled is None:
-            return
-        if self.failed is None:
-            message = (
-                f"retention.handled is {format_duration(self.handled)} but dead letters are kept for ever: a replay "
-                "after that could have its effect twice. Keep handled keys for ever too (None), or limit `failed`"
-            )
-            raise ConfigurationError(message)
-        if self.handled < self.failed:
-            message = (
-                f"retention.handled ({format_duration(self.handled)}) is shorter than retention.failed "
-                f"({format_duration(self.failed)}): a late replay could have its effect twice. Make it at least as long"
-            )
-            raise ConfigurationError(message)
-
-    def cutoffs(self, now: datetime) -> tuple[datetime | None, datetime | None, datetime | None]:
-        """Say before which instants delivered, failed and handled may go."""
-        delivered, failed, handled = (
-            None if span is None else now - timedelta(seconds=span)
-            for span in (self.delivered, self.failed, self.handled)
-        )
-        return delivered, failed, handled
+    @property
+    def ages(self) -> Ages:
+        """The ages beyond which a worker removes rows."""
+        return Ages(ended=self.delivered, failed=self.failed, handled=self.handled)

@@ -655,18 +655,7 @@ class Worker:
                 return
 
     async def _purge(self, by: str) -> None:
-        ended, failed, handled = self._retention.cutoffs(self._clock.now())
-        while True:
-            gone = await self._store.purge(
-                ended_before=ended,
-                failed_before=failed,
-                handled_before=handled,
-                by=by,
-                dry_run=False,
-                limit=_PURGE_LIMIT,
-            )
-            if max(gone.events, gone.dead_letters, gone.handled, gone.members, gone.runs, gone.findings) < _PURGE_LIMIT:
-                return
+        while (await self._store.purge(self._retention.ages, by=by, limit=_PURGE_LIMIT)).most >= _PURGE_LIMIT:
             await self._clock.sleep(0.1)  # leave room for the work itself
 
     # Stopping, and starting over

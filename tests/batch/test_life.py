@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import timedelta
 
 import pytest
 
@@ -17,6 +16,7 @@ from redrive import (
     Status,
     selfcheck,
 )
+from redrive.store.base import Ages
 from tests.batch.helpers import Depot, notices
 from tests.stores.helpers import raw
 from tests.waiting import until
@@ -316,10 +316,7 @@ async def test_members_are_kept_until_the_final_notice_and_the_batch_goes_after_
     await depot.drain()
 
     async def purged() -> tuple[int, int, int]:
-        before = depot.app.clock.now() + timedelta(seconds=1)
-        gone = await depot.app.store.purge(
-            ended_before=before, failed_before=before, handled_before=None, by="ada", dry_run=False, limit=100
-        )
+        gone = await depot.app.store.purge(Ages(ended=0.0, failed=0.0), by="ada", limit=100)
         return gone.events, gone.dead_letters, gone.batches
 
     assert await purged() == (0, 0, 0)

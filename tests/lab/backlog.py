@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
@@ -18,7 +17,7 @@ from psycopg import sql
 from redrive import EventFilter, Redrive, Release, Status, redrive
 from redrive.operate import actions, doctor
 from redrive.operate.metrics import written_anew
-from redrive.store.base import Finished, Session
+from redrive.store.base import Ages, Finished, Session
 from tests.lab.bulk import EFFECT_EVERY, Mass, bulk_app, fill
 from tests.lab.checker import query
 from tests.lab.costs import cost
@@ -150,10 +149,8 @@ async def _ticked(app: Redrive) -> None:
 
 async def _purged(app: Redrive) -> None:
     """Remove what is older than anything: every worker does so every minute, mostly in vain."""
-    ago = datetime(2020, 1, 1, tzinfo=UTC)
-    await app.store.purge(
-        ended_before=ago, failed_before=ago, handled_before=ago, by="weigher", dry_run=False, limit=1_000
-    )
+    years = 10 * 365 * 86_400.0
+    await app.store.purge(Ages(ended=years, failed=years, handled=years, messages=years), by="weigher", limit=1_000)
 
 
 async def _overlooked(app: Redrive) -> None:

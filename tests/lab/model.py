@@ -64,6 +64,7 @@ class Outbox:
         self.sessions: dict[int, tuple[int, bool]] = {}  # until when, and whether it has ended
         self.handled: set[tuple[str, str]] = set()
         self.held: set[str] = set()
+        self.unnoted: set[int] = set()  # replayed one by one: the outcome is counted by a worker, and there is none
         self.trail: list[tuple[int, int | None, str, str, dict[str, Any]]] = []
 
     # --- the walk
@@ -180,6 +181,7 @@ class Outbox:
             self._note(n, "edited", "ann", reason="why", revision=row.revisions)
         self._note_before([n])
         self._again(row)
+        self.unnoted.add(n)
 
     def discard(self, n: int) -> Any:
         row = self._row(n)
@@ -221,6 +223,7 @@ class Outbox:
     def purge(self, age: int) -> Any:
         before = self.now - age * 1_000_000
         old = [row for row in self.rows.values() if row.ended is not None and row.ended < before]
+        old = [row for row in old if not self._is_needed(row)]
         gone = Counter("failed" if row.status == "failed" else "ended" for row in old)
         self.rows = {n: row for n, row in self.rows.items() if row not in old}
         self._promote(row for row in old if row.status == "failed")
@@ -230,11 +233,17 @@ class Outbox:
 
     # --- what they are made of
 
+    def _is_needed(self, row: Row) -> bool:
+        """Say whether retention must keep an event that has ended (see ``redrive.retention``)."""
+        others_wait = row.is_in_line and any(r.status in ("pending", "blocked") for r in self._line(row.key))
+        return others_wait or row.n in self.unnoted
+
     def _note(self, n: int | None, kind: str, actor: str, **facts: Any) -> None:
         self.trail.append((self.now, n, kind, actor, facts))
 
     def _note_before(self, going: Sequence[int]) -> None:
         """Redrives have something to write down before events go round again (see ``plans.py``)."""
+        self.unnoted -= {n for n in going if n in self.rows and self.rows[n].status not in LIVE}
 
     def _row(self, n: int) -> Row:
         if n not in self.rows:

@@ -65,6 +65,7 @@ _UNFENCED = "where id = :id and :fence = :fence and status = 'in_flight'"
 _OVERLAP = "tests/lab/test_interleavings.py"
 _BESIDE = "tests/lab/test_overlaps.py"
 _GATE = "tests/redrive/test_gate.py"
+_KEPT = "tests/stores/test_retention.py tests/lab/test_retention.py"
 _TOGETHER = "tests/lab/test_model.py tests/lab/test_pairs.py"
 
 MUTANTS = [
@@ -115,7 +116,7 @@ MUTANTS = [
            "policy.py", "return delay * (1.0 + self.jitter * (2.0 * dice() - 1.0))",
            "return delay * (self.jitter * (2.0 * dice() - 1.0))", "tests/words/test_policy.py"),
     Mutant("time-goes-back", "a clock that was set back is believed",
-           "store/writer.py", "now = max(wall, row[0] if row else 0, self.carried(monotonic))", "now = wall"),
+           "store/writer.py", "now = max(wall, seen)", "now = wall"),
     Mutant("runs-ahead", "who is put to sleep while it looks at its clocks is ahead of time from then on",
            "store/writer.py", "wall = to_micros(self._clock.now())  # first: who is put to sleep between the two would"
            " run ahead for ever\n        monotonic = self._clock.monotonic()\n",
@@ -275,8 +276,8 @@ MUTANTS = [
            "store/sqlite/schedule_write.sql", "when excluded.next_at <= redrive_schedule.last_at then :following_at",
            "when excluded.next_at <= 0 then :following_at", "tests/schedule/test_schedules.py"),
     Mutant("purge-live", "a purge removes what has not ended",
-           "store/sqlite/purge_ended.sql", "status in ('delivered', 'cancelled') and ended_at < :before",
-           "status <> 'failed' and coalesce(ended_at, created_at) < :before", WIDER),
+           "store/sqlite/purge_ended.sql", "o.status in ('delivered', 'cancelled') and o.ended_at < :before",
+           "o.status <> 'failed' and coalesce(o.ended_at, o.created_at) < :before", WIDER),
     Mutant("purge-uncounted", "a purge leaves dead letters in the counts of their groups",
            "store/sqlite.py", "                uncount_dead(connection, [row[0] for row in rows])\n", "", WIDER),
     Mutant("tick-of-before", "a schedule that was changed meanwhile ticks as before",
@@ -375,8 +376,33 @@ MUTANTS = [
            "tests/worker/test_dependencies.py::"
            "test_nothing_is_buried_either_while_the_others_are_being_told_of_the_brake"),
     Mutant("pg-purge-live", "a purge removes what has not ended",
-           f"{POSTGRES}/purge_ended.sql", "status in ('delivered', 'cancelled') and ended_at < :before::timestamptz",
-           "status <> 'failed' and coalesce(ended_at, created_at) < :before::timestamptz", _TOGETHER),
+           f"{POSTGRES}/purge_ended.sql",
+           "o.status in ('delivered', 'cancelled') and o.ended_at < :before::timestamptz",
+           "o.status <> 'failed' and coalesce(o.ended_at, o.created_at) < :before::timestamptz", _TOGETHER),
+    Mutant("purge-half-a-saga", "a failed compensation is removed while its event waits for it",
+           "store/sqlite/purge_failed.sql", "where s.compensation_id = o.id)", "where s.compensation_id = o.id and 0)",
+           WIDER),
+    Mutant("pg-purge-half-a-saga", "a failed compensation is removed while its event waits for it",
+           f"{POSTGRES}/purge_failed.sql", "where s.compensation_id = o.id offset 0)",
+           "where s.compensation_id = o.id and false offset 0)", _KEPT),
+    Mutant("purge-before-outcome", "a redrive finds that an event is gone whose outcome it had not counted",
+           "store/sqlite/purge_ended.sql", "where i.event_id = o.id and i.state = 'released')",
+           "where i.event_id = o.id and i.state = 'released' and 0)", WIDER),
+    Mutant("purge-forgets-keys", "the key of a handled event is forgotten while a dead letter with it can be replayed",
+           "store/sqlite/purge_handled.sql", "o.idempotency_key <> o.id\n            and o.status in (",
+           "o.idempotency_key <> o.id\n            and 0 and o.status in (", _KEPT),
+    Mutant("pg-purge-forgets-keys", "the key of a handled event is forgotten while its own event can run",
+           f"{POSTGRES}/purge_handled.sql", "where o.id = case when", "where false and o.id = case when", _KEPT),
+    Mutant("pg-purge-by-the-machine", "retention goes by the clock of the machine",
+           "store/postgres.py", 'now = self._now() or await connection.fetchval("select clock_timestamp()")',
+           "now = self.clock.now()", _KEPT),
+    Mutant("leap-is-age", "a clock that was wrong for a moment makes everything old",
+           "store/writer.py", "if wall < until + LEAP_BELIEVED_SECONDS * 1_000_000:", "if False:", _KEPT),
+    Mutant("leap-doubted-for-ever", "after a pause nothing is removed any more",
+           "store/writer.py", "if wall < until + LEAP_BELIEVED_SECONDS * 1_000_000:", "if until:", _KEPT),
+    Mutant("deadline-by-the-machine", "a deadline given in the caller's transaction begins when the machine says",
+           "store/sqlite/publish.sql", "max(:now, (select highest from redrive_clock)) + :deadline",
+           ":now + :deadline", "tests/stores/test_time.py"),
     Mutant("key-twice-kept", "of a key that an object has twice the last is kept, and nobody is told",
            "payload.py", "    if len(found) == len(pairs):\n", "    if len(found) <= len(pairs):\n",
            "tests/words/test_payload.py"),

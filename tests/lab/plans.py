@@ -57,6 +57,7 @@ class Model(Outbox):
         self.planned = 0
 
     def purge(self, age: int) -> Any:
+        gone = super().purge(age)
         before = self.now - age * 1_000_000
         for number, plan in list(self.plans.items()):
             if plan.state in ("done", "aborted") and plan.ended < before:
@@ -67,7 +68,17 @@ class Model(Outbox):
                 continue
             if not plan.items:
                 del self.plans[number]
-        return super().purge(age)
+        return gone
+
+    def _is_needed(self, row: Row) -> bool:
+        for plan in self.plans.values():
+            is_open = plan.state in ("running", "paused", "halted") or (
+                plan.state == "planned" and plan.expires > self.now
+            )
+            wanted = ("released", "ready") if is_open and row.status == "failed" else ("released",)
+            if any(item.n == row.n for item in plan.having(*wanted)):
+                return True
+        return super()._is_needed(row)
 
     def plan(self, target: str, is_unsafe: bool) -> Any:
         dead = [row for row in self.rows.values() if row.status == "failed" and not row.is_discarded]
@@ -189,6 +200,7 @@ class Model(Outbox):
 
     def _note_before(self, going: Sequence[int]) -> None:
         """Write down how these ended in other redrives, before they go round again and it cannot be told any more."""
+        super()._note_before(going)
         for plan in self.plans.values():
             if any(item.n in going for item in plan.having("released")):
                 self._note_outcomes(plan)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -21,7 +20,7 @@ from redrive.event import Outcome, Settlement
 from redrive.instant import to_micros
 from redrive.operations import UNCHANGED
 from redrive.redrive import Redriving, Release
-from redrive.store.base import ATTEMPTS, FENCE, ID, IDEMPOTENCY_KEY, SWEPT_STATUS, TARGET, Row
+from redrive.store.base import ATTEMPTS, FENCE, ID, IDEMPOTENCY_KEY, SWEPT_STATUS, TARGET, Ages, Row
 from tests.lab.model import Lease
 from tests.lab.plans import Model
 from tests.stores.helpers import Hands
@@ -213,10 +212,7 @@ class Side:
         await self.operator.lift(target, **BY)
 
     async def purge(self, age: int) -> Any:
-        before = self.clock.now() - timedelta(seconds=age)
-        gone = await self.operator.store.purge(
-            ended_before=before, failed_before=before, handled_before=None, by="ann", dry_run=False, limit=1000
-        )
+        gone = await self.operator.store.purge(Ages(ended=age, failed=age), by="ann", limit=1000)
         return gone.events, gone.dead_letters
 
     # --- redrives

@@ -7,14 +7,16 @@ import json
 import sqlite3
 import stat
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from redrive import Redrive, Retention, RetryPolicy, TerminalHandlerError, __version__
-from redrive.operate.doctor import Check, Health, judge_sqlite, problems
+from redrive import Redrive, Retention, RetryPolicy, __version__
+from redrive.clock import VirtualClock
+from redrive.operate.doctor import Check, Health, judge_sqlite, look, problems
 from redrive.store.base import Session
 from tests.operate.helpers import Seeds, in_app, read, redrive
 
@@ -257,20 +259,27 @@ def test_the_doctor_of_a_running_app_sees_handlers_that_nearly_ran_out_of_time(s
     assert all(check.what_to_do for check in found.values())
 
 
-def test_the_doctor_sees_dead_letters_older_than_the_memory_of_what_was_done(store_url: str) -> None:
+def test_the_doctor_tells_how_long_a_duplicate_is_recognised(store_url: str) -> None:
+    async def job(app: Redrive) -> list[str]:
+        told = []
+        for kept in (Retention(), Retention.of(handled="7d")):
+            app.retention = kept
+            told += [check.what async for check in look(app) if check.id == "dedupe"]
+        return told
+
+    assert in_app(store_url, job) == [
+        "handled keys are kept for ever", "handled keys are kept for 7d, and while an event with the key can still run",
+    ]  # fmt: skip
+
+
+def test_the_doctor_sees_a_leap_of_the_clock_that_retention_does_not_count(sqlite_url: str) -> None:
     async def job(app: Redrive) -> Check:
-        app.retention = Retention.of(failed="0.01s", handled="0.01s")
+        await app.publish("t")
+        async with Redrive(sqlite_url, clock=VirtualClock(app.clock.now() + timedelta(days=200))) as ahead:
+            await ahead.publish("t")
+        return next(check for check in await problems(app) if check.id == "clock")
 
-        @app.handler("order.bad")
-        async def refuse(order: int) -> None:
-            raise TerminalHandlerError("never")
-
-        await app.publish("order.bad", 1)
-        await app.worker().drain()
-        await asyncio.sleep(0.05)
-        return next(check for check in await problems(app) if check.id == "dedupe")
-
-    assert "may do twice" in in_app(store_url, job).what
+    assert "the clock went forward by 200d while nobody saw time pass" in in_app(sqlite_url, job).what
 
 
 def test_the_doctor_sees_events_held_by_workers_that_are_gone(store_url: str) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from redrive import EventFilter, Redrive, Refused, Status, redrive
 from redrive.redrive import Release
+from redrive.store.base import Ages
 from tests.redrive.helpers import Shop
 from tests.waiting import until
 from tests.worker.conftest import working
@@ -291,14 +291,7 @@ async def test_purged_dead_letters_leave_their_groups(app: Redrive) -> None:
     discarded, *_ = await app.events()
     await app.discard(discarded.id, by="bob", reason="x")
 
-    await app.store.purge(
-        ended_before=None,
-        failed_before=app.clock.now() + timedelta(hours=1),
-        handled_before=None,
-        by="bob",
-        dry_run=False,
-        limit=100,
-    )
+    await app.store.purge(Ages(failed=0.0), by="bob", limit=100)
 
     (group,) = await app.groups(everything=True)
     assert group.dead_count == 0

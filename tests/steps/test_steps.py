@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from redrive import Context, Event, LeaseLost, Limits, Redrive, Refused, RetryPolicy, Status, Step
 from redrive.steps import Steps, decoder_of
+from redrive.store.base import Ages
 from redrive.testing import Harness
 from tests.stores.helpers import Hands, found, raw
 from tests.waiting import until
@@ -464,10 +465,7 @@ async def test_steps_go_when_their_event_is_purged(app: Redrive) -> None:
     published = await app.publish("t")
     event = await ended(app, published.id)
     assert event.ended_at is not None
-    await app.store.purge(
-        ended_before=datetime(2100, 1, 1, tzinfo=UTC), failed_before=None, handled_before=None, by="t", dry_run=False,
-        limit=10,
-    )  # fmt: skip
+    await app.store.purge(Ages(ended=0.0), by="t", limit=10)
 
     with raw(app.url) as sql:
         assert sql("select count(*) from {step}")[0][0] == 0

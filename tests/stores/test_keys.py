@@ -16,7 +16,7 @@ from redrive import Redrive, Status, dependency, ordering
 from redrive.clock import VirtualClock
 from redrive.event import Settlement
 from redrive.settle import settlement_for_blocked
-from redrive.store.base import Finished, Row
+from redrive.store.base import Ages, Finished, Row
 from tests.stores.helpers import Hands, failed, found, raw, retried, uuid_of
 
 pytestmark = pytest.mark.promise("order")
@@ -146,12 +146,10 @@ async def test_a_dead_letter_holds_up_its_key_until_it_is_out_of_the_way(
 @pytest.mark.req("B6")
 @pytest.mark.parametrize(
     "act",
-    ["cancel in flight", "cancel pending", "cancel all in flight", "cancel all pending", "overdue", "purge",
+    ["cancel in flight", "cancel pending", "cancel all in flight", "cancel all pending", "overdue",
      "handler's transaction"],
 )  # fmt: skip
-async def test_whatever_ends_the_head_lets_the_next_go(
-    act: str, app: Redrive, hands: Hands, clock: VirtualClock
-) -> None:
+async def test_whatever_ends_the_head_lets_the_next_go(act: str, app: Redrive, hands: Hands) -> None:
     ids = await publish(app, "a", "a")
     (row,) = await hands.claim()
     if act.endswith("pending"):
@@ -166,18 +164,28 @@ async def test_whatever_ends_the_head_lets_the_next_go(
         (taken,) = await hands.sweep()
         assert (uuid_of(taken), await hands.claim()) == (ids[0], [])
         assert await hands.settle(passed(taken)) == []
-    elif act == "purge":
-        await hands.settle(failed(row))
-        clock.advance("1h")
-        assert await hands.claim() == []
-        await app.store.purge(
-            ended_before=None, failed_before=clock.now(), handled_before=None, by="ann", dry_run=False, limit=10
-        )
     else:
         async with app.store.transaction() as tx:
             assert await tx.deliver(row[0], row[1])
 
     assert await claimed(hands) == ids[1:]
+
+
+@pytest.mark.req("B6", "H5")
+async def test_retention_keeps_a_dead_letter_that_others_wait_behind(
+    app: Redrive, hands: Hands, clock: VirtualClock
+) -> None:
+    ids = await publish(app, "a", "a")
+    (row,) = await hands.claim()
+    await hands.settle(failed(row))
+    clock.advance("1h")
+
+    gone = await app.store.purge(Ages(failed=0.0), by="ann", limit=10)
+    assert (gone.dead_letters, await hands.claim()) == (0, [])
+    await app.release_key("a", by="ann", reason="go on without it")
+    gone = await app.store.purge(Ages(failed=0.0), by="ann", limit=10)
+
+    assert (gone.dead_letters, await claimed(hands)) == (1, ids[1:])
 
 
 @pytest.mark.req("B6")

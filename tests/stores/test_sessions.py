@@ -7,7 +7,7 @@ import pytest
 from redrive import Redrive, Status
 from redrive.clock import VirtualClock
 from redrive.settle import settlement_for_lost
-from redrive.store.base import ATTEMPTS, FENCE, LOST_COUNT, SWEPT_STATUS, Finished
+from redrive.store.base import ATTEMPTS, FENCE, LOST_COUNT, SWEPT_STATUS, Ages, Finished
 from tests.stores.helpers import Hands, found, kinds, uuid_of
 
 
@@ -206,9 +206,7 @@ async def test_old_sessions_are_forgotten_but_not_while_they_hold_something(
     await app.store.end_session(hands.id)
     clock.advance("1d")
 
-    purged = await app.store.purge(
-        ended_before=clock.now(), failed_before=None, handled_before=None, by="t", dry_run=False, limit=10
-    )
+    purged = await app.store.purge(Ages(ended=0.0), by="t", limit=10)
 
     assert purged.sessions == 1
     assert [session.id for session in await app.store.sessions()] == [hands.id]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+from contextlib import closing
 from datetime import datetime, timedelta
 
 import pytest
@@ -122,6 +123,25 @@ async def test_on_sqlite_the_highest_time_is_remembered_across_a_restart(sqlite_
 
     assert due_at == seen + timedelta(seconds=5)
     assert [len(rows) for rows in (due_now, early, later)] == [1, 0, 1]
+
+
+@pytest.mark.req("H4")
+async def test_on_sqlite_a_deadline_in_a_callers_own_transaction_begins_at_the_time_of_the_file(
+    sqlite_url: str,
+) -> None:
+    clock = VirtualClock()
+    async with Redrive(sqlite_url, clock=clock) as app:
+        first = await found(app, (await app.publish("t")).id)
+        clock.set(clock.now() - timedelta(days=2))
+        with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection:
+            for key in (None, "k"):
+                app.publish_in_sync(connection, "in theirs", deadline="10m", retry_key=key)
+            connection.commit()
+        await app.publish("in ours", deadline="10m")
+        later = [event for event in await app.events() if event.type != "t"]
+
+    begun = first.created_at
+    assert [(e.created_at, e.deadline_at) for e in later] == [(begun, begun + timedelta(minutes=10))] * 3
 
 
 @pytest.mark.req("H4")

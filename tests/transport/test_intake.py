@@ -389,7 +389,7 @@ async def test_messages_are_forgotten_after_a_while(app: Redrive, stream: Stream
 
     await asyncio.sleep(0.05)
     app.traffic._forget_at = 0.0
-    await app.traffic._forget()
+    await app.traffic._forget("w")
 
     async with store.transaction() as tx:
         assert len(await tx.run("intake_take", rows=json.dumps([["/shop", "1", str(app.clock.new_id())]]))) == 1

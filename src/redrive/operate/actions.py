@@ -25,7 +25,7 @@ from redrive.replay import Mark, check_actor, check_reason, mark
 from redrive.selection import Selection, dead_letters, live, parse
 from redrive.setting import AGENTS_ABOVE, AGENTS_ALONE, APPROVAL_ABOVE, Setting
 from redrive.shadow import Shadow
-from redrive.store.base import EventFilter, Purge
+from redrive.store.base import Ages, EventFilter, Purge
 
 Verb = Literal["replay", "discard", "restore", "cancel"]
 ManyVerb = Literal["discard", "restore", "cancel"]
@@ -242,62 +242,29 @@ def _where(app: Redrive, selection: Selection, now: datetime) -> tuple[list[str]
 # --- purging ---
 
 
-async def purge(
-    app: Redrive, *, older_than: float, dead_letters: bool, by: str, now: datetime | None = None
-) -> AsyncIterator[Purge]:
+async def purge(app: Redrive, *, older_than: float, dead_letters: bool, by: str) -> AsyncIterator[Purge]:
     """Remove what ended long ago; yields how much is gone so far. Keys of handled events stay: replays need them."""
     await app.open()
-    before = _before(app, older_than, now)
     gone = Purge()
     while True:
-        batch = await app.store.purge(
-            ended_before=before,
-            failed_before=before if dead_letters else None,
-            handled_before=None,
-            by=by,
-            dry_run=False,
-            limit=_BATCH,
-        )
-        gone = _sum(gone, batch)
+        batch = await app.store.purge(_ages(older_than, dead_letters=dead_letters), by=by, limit=_BATCH)
+        gone += batch
         yield gone
-        if max(batch.events, batch.dead_letters, batch.members, batch.runs, batch.findings) < _BATCH:
+        if batch.most < _BATCH:
             return
         await app.clock.sleep(0.05)  # leave room for the work itself
 
 
-async def would_purge(
-    app: Redrive, *, older_than: float, dead_letters: bool, by: str, now: datetime | None = None
-) -> tuple[Purge, bool]:
+async def would_purge(app: Redrive, *, older_than: float, dead_letters: bool, by: str) -> tuple[Purge, bool]:
     """Say what ``purge`` would remove, and whether the count stopped at its limit. Nothing is removed."""
     await app.open()
-    before = _before(app, older_than, now)
-    would = await app.store.purge(
-        ended_before=before,
-        failed_before=before if dead_letters else None,
-        handled_before=None,
-        by=by,
-        dry_run=True,
-        limit=_DRY_RUN_LIMIT,
-    )
+    ages = _ages(older_than, dead_letters=dead_letters)
+    would = await app.store.purge(ages, by=by, limit=_DRY_RUN_LIMIT, dry_run=True)
     return would, max(would.events, would.dead_letters) >= _DRY_RUN_LIMIT
 
 
-def _before(app: Redrive, older_than: float, now: datetime | None) -> datetime:
-    return (now or app.clock.now()) - timedelta(seconds=older_than)
-
-
-def _sum(one: Purge, two: Purge) -> Purge:
-    return Purge(
-        one.events + two.events,
-        one.dead_letters + two.dead_letters,
-        one.handled + two.handled,
-        one.sessions + two.sessions,
-        one.members + two.members,
-        one.redrives + two.redrives,
-        one.runs + two.runs,
-        one.findings + two.findings,
-        one.batches + two.batches,
-    )
+def _ages(older_than: float, *, dead_letters: bool) -> Ages:
+    return Ages(ended=older_than, failed=older_than if dead_letters else None)
 
 
 # --- redrives ---

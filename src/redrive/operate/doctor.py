@@ -19,9 +19,11 @@ from redrive.attention import Urgency
 from redrive.duration import format_duration
 from redrive.errors import RedriveError
 from redrive.event import ErrorClass, Status
+from redrive.instant import from_micros, to_micros
 from redrive.operate import views
 from redrive.store.base import EventFilter, Session
 from redrive.store.sql import migrations
+from redrive.store.writer import LEAP_BELIEVED_SECONDS
 
 _OLDEST_DUE_WARNING: Final = 60.0
 _OLDEST_DUE_PROBLEM: Final = 900.0
@@ -222,6 +224,23 @@ async def _clock(app: Redrive) -> Check:
     return _warning("clock", what, advice) if skew > _SKEW_WARNING else _ok("clock", what)
 
 
+async def _file_clock(app: Redrive) -> Check:
+    """Look for a leap of the file's clock that retention does not count yet."""
+    leaps = await app.store.ask("clock_leaps")
+    now = to_micros(app.clock.now())
+    doubted = [row for row in leaps if now < row["until"] + LEAP_BELIEVED_SECONDS * 1_000_000]
+    if not doubted:
+        return _ok("clock", "no leap of the clock keeps retention waiting")
+    size = format_duration(round(sum(row["until"] - row["since"] for row in doubted) / 1e6))
+    believed = from_micros(max(row["until"] for row in doubted)) + timedelta(seconds=LEAP_BELIEVED_SECONDS)
+    return _warning(
+        "clock",
+        f"the clock went forward by {size} while nobody saw time pass: retention does not count that time before "
+        f"{believed:%Y-%m-%d %H:%M} UTC",
+        "nothing, if no worker ran meanwhile; otherwise set the machine's clock right",
+    )
+
+
 # --- the work ---
 
 
@@ -383,21 +402,12 @@ async def _retention(app: Redrive) -> Check:
 
 
 async def _dedupe(app: Redrive) -> Check:
-    """Compare how long handled keys are kept with how old a dead letter is that may still be replayed."""
-    (row,) = await app.store.ask("standing")
-    kept, since = app.retention.handled, row["failed_since"]
+    """Say how long a duplicate is recognised."""
+    kept = app.retention.handled
     if kept is None:
         return _ok("dedupe", "handled keys are kept for ever")
-    oldest = 0.0 if since is None else _seconds(row["now"], since)
-    what = f"handled keys are kept for {format_duration(kept)}"
-    if oldest <= kept:
-        return _ok("dedupe", f"{what}, longer than any dead letter has waited")
-    return _warning(
-        "dedupe",
-        f"{what}, and the oldest dead letter has waited for {format_duration(round(oldest))}: its replay may do twice "
-        "what another event with its key has done",
-        "replay or discard old dead letters, or keep the keys longer: Retention.of(handled=…)",
-    )
+    span = format_duration(kept)
+    return _ok("dedupe", f"handled keys are kept for {span}, and while an event with the key can still run")
 
 
 async def _now(app: Redrive) -> datetime:
@@ -415,7 +425,12 @@ def _seconds(now: Any, since: Any) -> float:
 
 _Named = tuple[str, Callable[[Redrive], Awaitable[Check]]]
 _ABOUT_THE_STORE: Final[dict[str, tuple[_Named, ...]]] = {
-    "sqlite": (("sqlite", _sqlite_version), ("durability", _sqlite_durability), ("disk", _disk)),
+    "sqlite": (
+        ("sqlite", _sqlite_version),
+        ("durability", _sqlite_durability),
+        ("disk", _disk),
+        ("clock", _file_clock),
+    ),
     "postgres": (("version", _postgres_version), ("isolation", _isolation), ("clock", _clock)),
 }
 _ABOUT_THE_WORK: Final[tuple[_Named, ...]] = (

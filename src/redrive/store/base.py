@@ -11,7 +11,7 @@ The places in such a row are the constants below.
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, Final, Protocol
 from uuid import UUID
@@ -121,6 +121,21 @@ class EventFilter:
 
 
 @dataclass(frozen=True, slots=True)
+class Ages:
+    """How old, in seconds, rows of each kind must be for a purge to remove them; None removes none of that kind.
+
+    Ages, never instants: the database subtracts them from its own clock, whatever the machine's clock says.
+    """
+
+    ended: float | None = None
+    """Delivered and cancelled events, and the records of sessions, redrives, batches and reconcile runs."""
+    failed: float | None = None
+    handled: float | None = None
+    messages: float | None = None
+    """Ids of messages that an intake has taken in."""
+
+
+@dataclass(frozen=True, slots=True)
 class Purge:
     """How many rows retention removed, or would remove."""
 
@@ -133,6 +148,15 @@ class Purge:
     runs: int = 0  # of reconcilers
     findings: int = 0
     batches: int = 0
+    messages: int = 0  # ids that intakes remember
+
+    @property
+    def most(self) -> int:
+        """The largest count of a kind that is removed in steps: below the limit, nothing is left for another step."""
+        return max(self.events, self.dead_letters, self.handled, self.members, self.runs, self.findings, self.messages)
+
+    def __add__(self, other: "Purge") -> "Purge":
+        return Purge(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 
 
 class Transaction(Protocol):
@@ -212,10 +236,7 @@ class Store(Protocol):
     ) -> None: ...  # fmt: skip
     async def cancel(self, event_id: UUID, *, by: str, reason: str) -> None: ...
     async def cancel_all(self, event_ids: Sequence[UUID], *, by: str, reason: str) -> list[UUID]: ...
-    async def purge(
-        self, *, ended_before: datetime | None, failed_before: datetime | None, handled_before: datetime | None,
-        by: str, dry_run: bool, limit: int,
-    ) -> Purge: ...  # fmt: skip
+    async def purge(self, ages: Ages, *, by: str, limit: int, dry_run: bool = False) -> Purge: ...
 
     async def ask(self, verb: str, clauses: Clauses = (), **values: Any) -> list[dict[str, Any]]: ...
     async def write(self, verb: str, **values: Any) -> list[dict[str, Any]]: ...

@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import astuple
 from datetime import datetime
 from operator import itemgetter
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
@@ -28,7 +29,7 @@ from redrive.errors import (
     StoreUnavailable,
 )
 from redrive.event import Event, NewEvent, Published, Settlement, TrailEntry
-from redrive.instant import iso
+from redrive.instant import earlier, iso
 from redrive.store.base import (
     DUE_AT,
     EVENT_COLUMNS,
@@ -37,6 +38,7 @@ from redrive.store.base import (
     PRIORITY,
     SOURCE,
     SUBJECT,
+    Ages,
     Beat,
     Entry,
     Finished,
@@ -572,13 +574,13 @@ class PostgresStore:
         rows = await self._fetch("cancel_all", ids=list(event_ids), by=by, reason=reason, now=self._now())
         return [UUID(str(row[0])) for row in rows]
 
-    async def purge(
-        self, *, ended_before: datetime | None, failed_before: datetime | None, handled_before: datetime | None,
-        by: str, dry_run: bool, limit: int,
-    ) -> Purge:  # fmt: skip
-        """Remove up to ``limit`` rows of each kind. Dead letters only when ``failed_before`` is given."""
+    async def purge(self, ages: Ages, *, by: str, limit: int, dry_run: bool = False) -> Purge:
+        """Remove up to ``limit`` rows of each kind that has an age, by the server's clock."""
 
         async def job(connection: Any) -> Purge:
+            now = self._now() or await connection.fetchval("select clock_timestamp()")
+            ended, failed, handled, messages = (None if each is None else earlier(now, each) for each in astuple(ages))
+
             async def gone(verb: str, before: datetime | None) -> int:
                 if before is None:
                     return 0
@@ -586,7 +588,7 @@ class PostgresStore:
                 tag = await connection.execute(query.numbered, *query.values({"before": before, "limit": limit}))
                 return int(tag.rsplit(" ", 1)[1])
 
-            async def failed(before: datetime | None) -> int:
+            async def dead(before: datetime | None) -> int:
                 if before is None:
                     return 0
                 query = self.sql("purge_failed")
@@ -600,18 +602,19 @@ class PostgresStore:
             await transaction.start()
             try:
                 purged = Purge(
-                    await gone("purge_ended", ended_before),
-                    await failed(failed_before),
-                    await gone("purge_handled", handled_before),
-                    await gone("purge_sessions", ended_before),
-                    await gone("purge_members", ended_before),
-                    await gone("purge_redrives", ended_before),
-                    await gone("purge_runs", ended_before),
-                    await gone("purge_findings", ended_before),
-                    await gone("purge_batches", ended_before),
+                    await gone("purge_ended", ended),
+                    await dead(failed),
+                    await gone("purge_handled", handled),
+                    await gone("purge_sessions", ended),
+                    await gone("purge_members", ended),
+                    await gone("purge_redrives", ended),
+                    await gone("purge_runs", ended),
+                    await gone("purge_findings", ended),
+                    await gone("purge_batches", ended),
+                    await gone("purge_messages", messages),
                 )
-                if purged.dead_letters and failed_before is not None:
-                    detail = {"dead_letters": purged.dead_letters, "failed_before": iso(failed_before)}
+                if purged.dead_letters and failed is not None:
+                    detail = {"dead_letters": purged.dead_letters, "failed_before": iso(failed)}
                     await _write_trail(connection, self._now(), [(None, "purged", "", by, detail)])
             except BaseException:
                 await transaction.rollback()

@@ -11,7 +11,7 @@ from redrive.instant import to_micros
 SQLITE_ORDER: Final = (
     "id", "type", "source", "target", "subject", "payload", "headers", "idempotency_key", "retry_key", "correlation_id",
     "causation_id", "ordering_key", "queue", "priority", "due_at", "delay", "generation", "now",
-    "deadline_at", "batch_id", "batch_group",
+    "deadline_at", "deadline", "batch_id", "batch_group",
 )  # fmt: skip
 
 
@@ -21,15 +21,11 @@ def sqlite_row(event: NewEvent, now: int) -> tuple[Any, ...]:
         str(event.id), event.type, event.source, event.target, event.subject, event.payload, event.headers,
         event.idempotency_key, event.retry_key, event.correlation_id, event.causation_id, event.ordering_key,
         event.queue, event.priority, None if event.due_at is None else to_micros(event.due_at),
-        int(event.delay_seconds * 1e6), event.generation, now, _deadline(event, now),
+        int(event.delay_seconds * 1e6), event.generation, now,
+        None if event.deadline_at is None else to_micros(event.deadline_at),
+        None if event.deadline_seconds is None else int(event.deadline_seconds * 1e6),
         None if event.batch_id is None else str(event.batch_id), event.batch_group,
     )  # fmt: skip
-
-
-def _deadline(event: NewEvent, now: int) -> int | None:
-    if event.deadline_seconds is not None:
-        return now + int(event.deadline_seconds * 1e6)
-    return None if event.deadline_at is None else to_micros(event.deadline_at)
 
 
 def sqlite_values(event: NewEvent, now: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from dataclasses import astuple
 from datetime import datetime
 from functools import partial
 from operator import itemgetter
@@ -48,6 +49,7 @@ from redrive.store.base import (
     SWEPT_STATUS,
     TARGET,
     TYPE,
+    Ages,
     Beat,
     Entry,
     Finished,
@@ -488,45 +490,42 @@ class SqliteStore:
         self._wake()
         return list(done)
 
-    async def purge(
-        self, *, ended_before: datetime | None, failed_before: datetime | None, handled_before: datetime | None,
-        by: str, dry_run: bool, limit: int,
-    ) -> Purge:  # fmt: skip
-        """Remove up to ``limit`` rows of each kind. Dead letters only when ``failed_before`` is given."""
+    async def purge(self, ages: Ages, *, by: str, limit: int, dry_run: bool = False) -> Purge:
+        """Remove up to ``limit`` rows of each kind that has an age. Time that nobody saw pass makes no row older."""
 
         def job(connection: sqlite3.Connection, now: int) -> Purge:
-            def gone(verb: str, before: datetime | None) -> int:
+            ended, failed, handled, messages = (self.writer.ago(now, each) for each in astuple(ages))
+
+            def gone(verb: str, before: int | None) -> int:
                 if before is None:
                     return 0
-                values = {"before": to_micros(before), "limit": limit}
+                values = {"before": before, "limit": limit}
                 names = _sql(connection, verb).names
                 return connection.execute(_sql(connection, verb).text, {name: values[name] for name in names}).rowcount
 
-            def failed(before: datetime | None) -> int:
+            def dead(before: int | None) -> int:
                 if before is None:
                     return 0
-                values = {"before": to_micros(before), "limit": limit}
+                values = {"before": before, "limit": limit, "now": now}
                 rows = connection.execute(_sql(connection, "purge_failed").text, values).fetchall()
                 uncount_dead(connection, [row[0] for row in rows])
                 promote(connection, now, [row[1:] for row in rows])
                 return len(rows)
 
             purged = Purge(
-                gone("purge_ended", ended_before),
-                failed(failed_before),
-                gone("purge_handled", handled_before),
-                gone("purge_sessions", ended_before),
-                gone("purge_members", ended_before),
-                gone("purge_redrives", ended_before),
-                gone("purge_runs", ended_before),
-                gone("purge_findings", ended_before),
-                gone("purge_batches", ended_before),
+                gone("purge_ended", ended),
+                dead(failed),
+                gone("purge_handled", handled),
+                gone("purge_sessions", ended),
+                gone("purge_members", ended),
+                gone("purge_redrives", ended),
+                gone("purge_runs", ended),
+                gone("purge_findings", ended),
+                gone("purge_batches", ended),
+                gone("purge_messages", messages),
             )
-            if purged.dead_letters:
-                detail = {
-                    "dead_letters": purged.dead_letters,
-                    "failed_before": iso(failed_before) if failed_before else None,
-                }
+            if purged.dead_letters and failed is not None:
+                detail = {"dead_letters": purged.dead_letters, "failed_before": iso(from_micros(failed))}
                 write_trail(connection, OPERATOR, now, [(None, "purged", "", by, detail)])
             if dry_run:
                 raise _DryRun(purged)

@@ -19,16 +19,20 @@ from redrive.clock import Clock
 from redrive.errors import ConfigurationError, RedriveError, StoreFull, StoreReadOnly, StoreUnavailable
 from redrive.instant import to_micros
 from redrive.store.refusal import refusal
-from redrive.store.sql import SCHEMA, in_schema
+from redrive.store.sql import SCHEMA, in_schema, load
 
 Job = Callable[[sqlite3.Connection, int], Any]
 
 _REMEMBER_AFTER: Final = 50_000  # µs: how stale the remembered time may be; a crash loses no more than this
 _BUSY_PAUSE: Final = 0.002
+_KNOWN_AFTER: Final = 3_600_000_000  # µs: a transaction that finds the remembered time older than this writes it anew
+_LEAP_AFTER: Final = 86_400_000_000  # µs: a larger step forward, while nobody saw time pass, is a leap
 ROLLED_BACK: Final = (
     "SQLite has rolled this transaction back after an error (a full disk, an I/O error): nothing of it was written; "
     "let the error end the block, and begin again"
 )
+LEAP_BELIEVED_SECONDS: Final = 3 * 86_400
+"""How long the machine's clock must have stayed where it leapt to before that time counts as elapsed."""
 GO_ON: Final = object()
 """What a look answers when its job has to be done."""
 
@@ -82,6 +86,8 @@ class Writer:
         self._origin = (0, 0.0)  # file time and monotonic time at the last look
         self._read_clock_at = 0.0
         self._remembered = 0
+        self._known = 0  # the time that the file remembered at the last look
+        self._leap: tuple[int, int] | None = None  # a leap of the file's clock that is not written down yet
         self.start()
 
     def start(self) -> None:
@@ -139,13 +145,35 @@ class Writer:
         """
         wall = to_micros(self._clock.now())  # first: who is put to sleep between the two would run ahead for ever
         monotonic = self._clock.monotonic()
-        row = None
-        if monotonic >= self._read_clock_at:  # what another process wrote meanwhile is as old as a crash may lose
+        seen = self.carried(monotonic)
+        if monotonic >= self._read_clock_at or wall - seen > _LEAP_AFTER:
+            # what another process wrote meanwhile is as old as a crash may lose
             row = self.connection.execute(own(self.connection, "select highest from redrive_clock")).fetchone()
             self._read_clock_at = monotonic + _REMEMBER_AFTER / 1e6
-        now = max(wall, row[0] if row else 0, self.carried(monotonic))
+            self._known = row[0] if row else 0
+            seen = max(seen, self._known)
+        if seen and wall - seen > _LEAP_AFTER:
+            self._leap = (seen, wall)
+        now = max(wall, seen)
         self._origin = (now, monotonic)
         return now
+
+    def ago(self, now: int, seconds: float | None) -> int | None:
+        """Find the instant after which so much time has passed, by what was seen of it.
+
+        A leap of the clock counts only when the machine's clock has stayed there for days: one that was wrong for a
+        moment makes nothing old.
+        """
+        if seconds is None:
+            return None
+        wall = to_micros(self._clock.now())
+        at = now - int(seconds * 1e6)
+        for since, until in self.connection.execute(load("sqlite", "clock_leaps", schema_of(self.connection)).text):
+            if until <= at:
+                break
+            if wall < until + LEAP_BELIEVED_SECONDS * 1_000_000:
+                at -= until - since
+        return at
 
     def carried(self, monotonic: float) -> int:
         """Say what time it must be by now, going by what was last seen; 0 when nothing was."""
@@ -170,10 +198,23 @@ class Writer:
             self._clock.pause(pause)
             waited += pause
         try:
-            return self.now()
+            now = self.now()
+            if self._known and now - self._known > _KNOWN_AFTER:
+                self._note_time(now)
         except BaseException:
             self._roll_back_quietly()  # SQLite may have done so itself
             raise
+        return now
+
+    def _note_time(self, now: int) -> None:
+        """Write down how late it is, and a leap of the clock unless another process has: they all leap at once."""
+        if self._leap is not None:
+            leap = (
+                "insert into redrive_clock_leap (since, until)"
+                " select ?1, ?2 where not exists (select 1 from redrive_clock_leap where until > ?1)"
+            )
+            self.connection.execute(own(self.connection, leap), self._leap)
+        self.connection.execute(own(self.connection, "update redrive_clock set highest = max(highest, ?)"), (now,))
 
     def commit(self, now: int, changes_before: int) -> None:
         """Commit; remember the time when something was written, so that an idle look leaves no trace."""
@@ -184,6 +225,7 @@ class Writer:
             remember = own(self.connection, "update redrive_clock set highest = ? where highest < ?")
             self.connection.execute(remember, (now, now - _REMEMBER_AFTER))
         self.connection.execute("commit")
+        self._leap = None
 
     def rollback(self) -> None:
         if self.connection.in_transaction:

@@ -8,7 +8,7 @@ not, how much has moved. ``redrive transports ls`` reads it, from wherever.
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from redrive.clock import Clock
@@ -19,7 +19,7 @@ from redrive.errors import ConfigurationError, Refused, StoreUnavailable
 from redrive.event import NewEvent
 from redrive.instant import from_micros, iso
 from redrive.logs import log
-from redrive.store.base import Store
+from redrive.store.base import Ages, Store
 from redrive.transport.base import Broker, Destination, Inlet, Link, LinkState, Mode
 from redrive.transport.intake import Intake, Parse
 from redrive.transport.letters import DeadLetterRelay
@@ -190,7 +190,7 @@ class Traffic:
                     await tx.run("transport_put", worker=by, **values)
             now = self._clock.monotonic()
             self._written |= {values["name"]: (now, tuple(values.values())) for values in news}
-        await self._forget()
+        await self._forget(by)
         return Tick(moved=False, pause=_WRITE_SECONDS)
 
     def _is_news(self, values: dict[str, Any]) -> bool:
@@ -216,15 +216,13 @@ class Traffic:
             "lag": link.lag,
         }  # fmt: skip
 
-    async def _forget(self) -> None:
+    async def _forget(self, by: str) -> None:
         """Let go of messages that no broker brings again."""
         if not self.intakes or self._clock.monotonic() < self._forget_at:
             return
         self._forget_at = self._clock.monotonic() + _FORGET_SECONDS
-        before = self._clock.now() - timedelta(seconds=self._remember)
-        async with (await self._ready()).transaction() as tx:
-            gone = await tx.run("intake_forget", before=before, limit=_FORGET_LIMIT)
-        if len(gone) == _FORGET_LIMIT:
+        gone = await (await self._ready()).purge(Ages(messages=self._remember), by=by, limit=_FORGET_LIMIT)
+        if gone.messages == _FORGET_LIMIT:
             self._forget_at = 0.0
 
     # Looking and acting

@@ -104,10 +104,7 @@ async def test_a_dead_letter_is_replayed_and_stays_one_message(receiving: Open) 
 
 async def cleaned(shop: Receiver) -> None:
     """Do what workers do every now and then."""
-    ended, failed, handled = shop.app.retention.cutoffs(shop.app.clock.now())
-    await shop.app.store.purge(
-        ended_before=ended, failed_before=failed, handled_before=handled, by="test", dry_run=False, limit=100
-    )
+    await shop.app.store.purge(shop.app.retention.ages, by="test", limit=100)
 
 
 # --- to a URL ---

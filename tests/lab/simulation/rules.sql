@@ -109,6 +109,25 @@ begin insert into lab_violation values ('identity', new.id || ' is a live twin o
 create trigger lab_gone after delete on redrive_outbox when old.ended_at is null
 begin insert into lab_violation values ('lost', old.id || ' was deleted and had not ended'); end;
 
+-- Retention: nothing is removed that something still needs.
+create trigger lab_compensation_needed before delete on redrive_outbox
+when exists (select 1 from redrive_step s where s.compensation_id = old.id)
+begin insert into lab_violation values ('lost', old.id || ' was deleted, and its saga is there'); end;
+
+create trigger lab_saga_needed before delete on redrive_outbox
+when exists (select 1 from redrive_step s join redrive_outbox c on c.id = s.compensation_id
+             where s.event_id = old.id and c.status not in ('delivered', 'cancelled'))
+begin insert into lab_violation values ('lost', old.id || ' was deleted before its compensations had ended'); end;
+
+create trigger lab_outcome_needed before delete on redrive_outbox
+when exists (select 1 from redrive_redrive_item i where i.event_id = old.id and i.state = 'released')
+begin insert into lab_violation values ('lost', old.id || ' was deleted before its redrive had counted it'); end;
+
+create trigger lab_key_needed before delete on redrive_event_handled
+when exists (select 1 from redrive_outbox o where o.target = old.target and o.idempotency_key = old.idempotency_key
+             and o.status in ('pending', 'in_flight', 'blocked', 'failed'))
+begin insert into lab_violation values ('lost', old.idempotency_key || ' was forgotten, and an event with it can run'); end;
+
 create trigger lab_attempts after update of attempts on redrive_outbox when new.attempts < 0
 begin insert into lab_violation values ('over-run', new.id || ' has had ' || new.attempts || ' attempts'); end;
 

@@ -73,6 +73,8 @@ async def undo(result: str | None, ctx: Context) -> None:
     process = current()
     process.world.note(process, f"undoes {result}")
     await process.clock.sleep(0.05)
+    if process.world.undoing_fails and ctx.fence == 1 and ctx.id.int % 3 == 0:
+        raise Rejected("simulated: cannot be undone")
     process.acts_outside(ctx.idempotency_key)
 
 

@@ -6,11 +6,11 @@ Its seeds are others than those of the world as such (`wide SEED`), so those tha
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 from redrive import Redrive
+from redrive.store.base import Ages
 from tests.lab.simulation.process import Process, chance
 from tests.lab.simulation.scenario import MAX_ATTEMPTS, discard, make_peace, operating, redrive, skip_key
 from tests.lab.simulation.world import Outcome, World
@@ -74,11 +74,9 @@ async def cancel_many(app: Redrive, process: Process) -> None:
 
 async def clear_up(app: Redrive, process: Process) -> None:
     dice = process.world.dice
-    before = app.clock.now() - timedelta(seconds=0.5 * dice.random())
-    await app.store.purge(
-        ended_before=before, failed_before=before if chance(dice, 0.5) else None, handled_before=None, by="ann",
-        dry_run=chance(dice, 0.2), limit=dice.choice((1, 1_000)),
-    )  # fmt: skip
+    age = 0.5 * dice.random()
+    ages = Ages(ended=age, failed=age if chance(dice, 0.5) else None)
+    await app.store.purge(ages, by="ann", dry_run=chance(dice, 0.2), limit=dice.choice((1, 1_000)))
 
 
 async def look_around(app: Redrive, process: Process) -> None:
@@ -98,6 +96,7 @@ class Wider(World):
     """One more operator, with more to do."""
 
     name = "wide"
+    undoing_fails = True
     others = (("o1", operating(ACTS)),)
 
     def declare(self, app: Redrive) -> None:

@@ -52,6 +52,7 @@ class World:
     lease = LEASE
     runs_on: type[Loop] = Loop
     name = ""  # of the kind of world, before its seeds
+    undoing_fails = False  # whether compensations may become dead letters
     others: tuple[tuple[str, Callable[[Process], Any]], ...] = ()  # who else is there
 
     def __init__(self, disk: Disk, seed: int, *, say: Callable[[str], None] | None = None) -> None:

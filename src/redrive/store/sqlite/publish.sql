@@ -8,8 +8,9 @@ insert into redrive_outbox (
     batch_id, batch_group)
 values (
     :id, :type, :source, :target, :subject, :payload, :headers, :idempotency_key, :retry_key, :correlation_id, :causation_id,
-    :ordering_key, :queue, :priority, max(coalesce(:due_at, :now), :now, (select highest from redrive_clock)) + :delay, :generation, :now, :deadline_at,
-    :batch_id, :batch_group)
+    :ordering_key, :queue, :priority, max(coalesce(:due_at, :now), :now, (select highest from redrive_clock)) + :delay, :generation,
+    max(:now, (select highest from redrive_clock)),
+    coalesce(:deadline_at, max(:now, (select highest from redrive_clock)) + :deadline), :batch_id, :batch_group)
 on conflict (target, retry_key) where retry_key is not null and status in ('pending', 'in_flight', 'blocked')
     do update set retry_key = excluded.retry_key
 returning id, target, retry_key

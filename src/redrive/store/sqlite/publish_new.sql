@@ -6,5 +6,5 @@ insert into redrive_outbox (
     batch_id, batch_group)
 values (
     :id, :type, :source, :target, :subject, :payload, :headers, :idempotency_key, :retry_key, :correlation_id,
-    :causation_id, :ordering_key, :queue, :priority, max(coalesce(:due_at, :now), :now) + :delay, :generation, :now, :deadline_at,
-    :batch_id, :batch_group)
+    :causation_id, :ordering_key, :queue, :priority, max(coalesce(:due_at, :now), :now) + :delay, :generation, :now,
+    coalesce(:deadline_at, :now + :deadline), :batch_id, :batch_group)

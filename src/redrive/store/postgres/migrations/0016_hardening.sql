@@ -168,6 +168,20 @@ end $$;
 
 -- Retention: rows that are still needed.
 
+-- Events that share an idempotency key, so that a handled key is kept while one of them could still run. Most events have
+-- a key of their own, their id, and cost nothing here.
+create index outbox_shared_key on redrive.outbox (target, idempotency_key)
+    where idempotency_key <> id::text and status in ('pending', 'in_flight', 'blocked', 'failed');
+
+-- Steps go with their event, and so do the payloads it had before it was edited: nobody could find those any more.
+create or replace function redrive.forget_steps() returns trigger language plpgsql as $$
+begin
+    delete from redrive.step s using gone g where s.event_id = g.id;
+    delete from redrive.payload_revision r using gone g where r.event_id = g.id;
+    return null;
+end $$;
+delete from redrive.payload_revision r where not exists (select from redrive.outbox o where o.id = r.event_id);
+
 -- Publishing by SQL: the limits of publish.
 
 -- Transports: where a consumer group began that starts with the latest message. The broker forgets it, and we do not.

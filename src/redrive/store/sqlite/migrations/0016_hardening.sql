@@ -43,6 +43,22 @@ end;
 
 -- Retention: rows that are still needed.
 
+-- Events that share an idempotency key, so that a handled key is kept while one of them could still run. Most events have
+-- a key of their own, their id, and cost nothing here.
+-- Differs from PostgreSQL: the status is not part of it, or every claim and every delivery would look at it.
+create index redrive_outbox_shared_key on redrive_outbox (target, idempotency_key) where idempotency_key <> id;
+
+-- The payloads that an event had before it was edited go with it: nobody could find them any more.
+create trigger redrive_outbox_forget_revisions after delete on redrive_outbox
+begin delete from redrive_payload_revision where event_id = old.id; end;
+delete from redrive_payload_revision where event_id not in (select id from redrive_outbox);
+
+-- Leaps of the file's clock: from `since` to `until` nobody saw time pass (decision 0029).
+create table redrive_clock_leap (
+    until integer primary key,
+    since integer not null
+);
+
 -- Publishing by SQL: the limits of publish.
 
 -- Transports: where a consumer group began that starts with the latest message. The broker forgets it, and we do not.

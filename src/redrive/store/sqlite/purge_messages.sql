@@ -1,4 +1,4 @@
--- Intake forget: let go of old messages; a broker that brings one again after this makes a second event.
+-- Purge messages: forget the ids of messages that were taken in long ago, a bounded number at a time. A broker that
+-- brings one of them again makes a second event.
 delete from redrive_intake_seen where (source, message_id) in (
     select source, message_id from redrive_intake_seen where seen_at < :before order by seen_at limit :limit)
-returning 1 as gone
