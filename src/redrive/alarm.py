@@ -18,10 +18,10 @@ def dead_lettered(row: Row, settlement: Settlement, handler_name: str, mask: Mas
     error = hidden(row, settlement.last_error, mask)
     facts: dict[str, Any] = {
         "event_id": str(row[ID]),
-        "type": row[TYPE],
+        "event_type": row[TYPE],
         "source": row[SOURCE],
         "target": row[TARGET],
-        "handler": handler_name,
+        "handler_name": handler_name,
         "error_class": settlement.error_class,
         "error_type": settlement.error_type,
         "last_error": error.partition("\n")[0],
@@ -41,7 +41,7 @@ def hook_failed(row: Row, hook: str, what: str, error: Exception, mask: Mask) ->
     """Report that a hook, or a part of it, could not write what it should: evidence is missing."""
     facts: dict[str, Any] = {
         "event_id": str(row[ID]),
-        "type": row[TYPE],
+        "event_type": row[TYPE],
         "target": row[TARGET],
         "attempts": row[ATTEMPTS],
         "hook": hook,
@@ -70,7 +70,7 @@ def _tell_sentry(facts: dict[str, Any], settlement: Settlement, error: str) -> N
     with sentry.new_scope() as scope:
         scope.set_level("error")
         scope.fingerprint = ["redrive", facts["target"], settlement.fingerprint or settlement.error_class]
-        for name in ("type", "target", "error_class"):
+        for name in ("event_type", "target", "error_class"):
             scope.set_tag(f"redrive.{name}", facts[name])
         scope.set_context("redrive", {**facts, "last_error": error})
         sentry.capture_message(f"{facts['target']} dead-lettered: {facts['last_error']}", level="error")

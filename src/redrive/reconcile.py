@@ -72,6 +72,7 @@ class Reconciler:
     queue: str
     takes_context: bool
     decoders: tuple[Decoder[Any], Decoder[Any]]
+    correlate: Callable[[str, Any, Any], str | None] | None = None
 
     @property
     def run_type(self) -> str:
@@ -131,6 +132,7 @@ class Reconcilers:
         converge_timeout: str | float | timedelta | None = None,
         needs: Sequence[str] = (),
         queue: str = "default",
+        correlate: Callable[[str, Any, Any], str | None] | None = None,
     ) -> None:
         """Add a reconciler: keep what ``actual`` gives equal to what ``desired`` gives.
 
@@ -141,6 +143,8 @@ class Reconcilers:
         gives both sides of one key as they are at that moment; with it nothing is done about what agrees by then.
         ``retry`` and ``needs`` hold for the run and for converging, ``timeout`` for each attempt at a run,
         ``converge_timeout`` for each call of ``converge``. ``every``: how often a run begins by itself.
+        ``correlate(key, desired, actual)`` returns the correlation id of the task that a difference belongs to; without
+        it, or for ``None``, that is the id of the run.
         """
         check_text(name, "name", NAME_LIMIT - len(_RUN))
         if name in self._known or name.startswith(OWN):
@@ -154,7 +158,9 @@ class Reconcilers:
             _check_parameters(name, "look", look, 1)
         takes_context = _check_parameters(name, "converge", converge, _VALUES, _VALUES + 1) > _VALUES
         seconds = None if every is None else span(every, "every")
-        this = Reconciler(name, desired, actual, converge, look, seconds, queue, takes_context, _decoders(converge))
+        this = Reconciler(
+            name, desired, actual, converge, look, seconds, queue, takes_context, _decoders(converge), correlate
+        )
         common: dict[str, Any] = {
             "retry": retry, "rules": self._rules, "on_dead_letter": None, "effects": "outside",
             "needs": check_needs(needs, f"the reconciler {name!r}"),
@@ -296,9 +302,13 @@ class Reconcilers:
         tally.coalesced += len(rows) - created
 
     def _event(self, this: Reconciler, run: Begun, row: Mapping[str, Any], found: Difference) -> NewEvent:
+        task = None
+        if this.correlate is not None:
+            sides = [None if text is None else json.loads(text) for text in (found.desired, found.actual)]
+            task = this.correlate(found.key, *sides)
         (event,) = self._new_events(
             this.converge_type, None, subject=found.key, retry_key=found.key, queue=this.queue,
-            correlation_id=run.id, causation_id=run.id,
+            correlation_id=task or run.id, causation_id=run.id,
         )  # fmt: skip
         about = json.dumps({"key": found.key, "kind": found.kind, "finding": str(row["id"])}, ensure_ascii=False)
         # The values are JSON text already, and within limits of their own.

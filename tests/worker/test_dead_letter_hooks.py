@@ -170,8 +170,8 @@ async def test_every_transition_to_failed_is_a_log_line_with_what_a_person_needs
     (line,) = [entry for entry in logs if entry["event"] == "event dead-lettered"]
     assert line["log_level"] == "error"
     assert line["event_id"] == str(published.id)
-    assert (line["type"], line["source"], line["target"]) == ("settle", "shop", "settle")
-    assert line["handler"].endswith("settle")
+    assert (line["event_type"], line["source"], line["target"]) == ("settle", "shop", "settle")
+    assert line["handler_name"].endswith("settle")
     assert line["last_error"] == "ConnectionError: bank is away"
     assert line["attempts"] == 1
 
@@ -268,8 +268,8 @@ async def test_every_transition_to_failed_is_a_sentry_event(app: Redrive, sentry
     (report,) = sentry
     facts = report["contexts"]["redrive"]
     assert facts["event_id"] == str(published.id)
-    assert (facts["type"], facts["source"], facts["target"], facts["attempts"]) == ("settle", "shop", "settle", 1)
-    assert facts["handler"].endswith("settle")
+    assert (facts["event_type"], facts["source"], facts["target"], facts["attempts"]) == ("settle", "shop", "settle", 1)
+    assert facts["handler_name"].endswith("settle")
     assert facts["last_error"].startswith("redrive.errors.Rejected: no funds on •••\n")
     assert "1203" not in json.dumps(report)
 

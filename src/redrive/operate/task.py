@@ -111,7 +111,8 @@ class Task:
     @property
     def sentence(self) -> str:
         """Say in one line how the whole stands."""
-        said = [f"{self.state.capitalize()}: {'; '.join(self._reasons())}"]
+        state = "sent, not confirmed" if self.state is Progress.SENT else self.state
+        said = [f"{state.capitalize()}: {'; '.join(self._reasons())}"]
         if self.silent:
             said.append(f"{_listed(list(self.silent))} {'does' if len(self.silent) == 1 else 'do'} not answer")
         if self.is_cut:
@@ -182,7 +183,7 @@ async def task(places: Sequence[Redrive | str], correlation_id: str, *, limit: i
     kept = _kept(found, limit)
     return Task(
         correlation_id, _tree(kept), apps[0].clock.now(), {name: _line(error) for name, error in silent.items()},
-        is_cut=len(kept) < len(found), unseen=_unseen(kept) if len(places) > 1 else (),
+        is_cut=len(kept) < len(found), unseen=_unseen(kept, alone=len(places) == 1),
         places=names,
     )  # fmt: skip
 
@@ -280,8 +281,11 @@ def _cause(event: Event, known: set[str]) -> str | None:
     return next((each for each in named if each in known and each != str(event.id)), None)
 
 
-def _unseen(found: Sequence[TaskEvent]) -> list[TaskEvent]:
-    """Find what began here, was acknowledged by a broker, and was taken in by nobody; a copy is its original."""
+def _unseen(found: Sequence[TaskEvent], *, alone: bool) -> list[TaskEvent]:
+    """Find what began here, was acknowledged by a broker, and was taken in by nobody; a copy is its original.
+
+    A database that is read ``alone`` does not show its receiver: what comes back later from elsewhere confirms it.
+    """
     came = {each.event.headers.get(ID_HEADER) for each in found}
     sent = [
         each
@@ -290,7 +294,13 @@ def _unseen(found: Sequence[TaskEvent]) -> list[TaskEvent]:
         and each.event.status is Status.DELIVERED
         and ID_HEADER not in each.event.headers
     ]
-    return [each for each in sent if (each.event.headers.get(ORIGINAL) or str(each.event.id)) not in came]
+    unseen = [each for each in sent if (each.event.headers.get(ORIGINAL) or str(each.event.id)) not in came]
+    if not alone:
+        return unseen
+    ours = {str(each.event.id) for each in found}
+    foreign = [each.event for each in found if ID_HEADER in each.event.headers]
+    back = [event.created_at for event in foreign if event.headers[ID_HEADER] not in ours]
+    return [each for each in unseen if all(at <= each.event.created_at for at in back)]
 
 
 def _many(count: int, noun: str) -> str:

@@ -11,6 +11,7 @@ from redrive.apps.controlplane.streams import declare
 from redrive.apps.controlplane.wiring import ControlPlane
 from redrive.apps.controlplane.words import State
 from redrive.apps.controlplane.world import FABRIC, HYPERVISOR, STORAGE, Thing
+from redrive.operate.task import Progress, task
 from tests.apps.controlplane.helpers import (
     ask,
     assert_sound,
@@ -43,6 +44,9 @@ async def test_what_was_destroyed_is_made_again_and_that_is_on_record(app: Contr
     assert sorted((each.key, str(each.kind)) for each in findings) == sorted(
         (name, "missing") for name in (request.address, request.volume, request.machine)
     )
+    seen = await task([app], request.id)
+    assert {each.event.subject for each in seen.events} >= {request.address, request.volume, request.machine}
+    assert seen.state is Progress.DONE
     await assert_sound(app)
     await reconciled(app)
     assert await app.reconcilers.findings() == []

@@ -124,6 +124,8 @@ async def test_a_partition_delays_requests_for_the_other_site_and_no_others(two:
         for n, request in enumerate(near):
             await comes_to(two.berlin if n < 3 else two.paris, request, State.READY)
         assert {await state_of(two.berlin, request) for request in away} == {State.FORWARDED}
+        alone = await task([two.berlin], away[0].id)
+        assert (alone.state, alone.sentence.partition(":")[0]) == (Progress.SENT, "Sent, not confirmed")
         await two.berlin.reconcilers.run_here("requests")  # asking again in the meantime makes nothing twice
 
         two.line.heal()
@@ -135,6 +137,7 @@ async def test_a_partition_delays_requests_for_the_other_site_and_no_others(two:
         await until(lambda: quiet(two.paris))
         await until(lambda: quiet(two.berlin))
 
+    assert (await task([two.berlin], away[0].id)).state is Progress.DONE, "the other site has answered"
     assert len(await two.paris.world.seen(HYPERVISOR)) == 8
     assert len(await two.berlin.world.seen(HYPERVISOR)) == 8
     await assert_sound(two.berlin)

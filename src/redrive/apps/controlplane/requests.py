@@ -71,7 +71,7 @@ class Requests:
             app.handler(words.MOVED, effects="inside")(self._on_moved)
         app.reconcilers.add(
             "requests", desired=self._should_move, actual=self._does_not_move, look=self._look, converge=self._push,
-            every=settings.reconcile,
+            every=settings.reconcile, correlate=lambda request_id, _desired, _actual: request_id,
         )  # fmt: skip
 
     def _hear_of(self, kind: str) -> None:
@@ -338,10 +338,12 @@ class Requests:
                 )
 
     async def _is_under_way(self, request_id: str) -> bool:
-        """Tell whether something of it stands in this database; a dead order has given its answer."""
+        """Tell whether something of it stands in this database, beside this look; a dead order has given its answer."""
         events = await self.app.events(EventFilter(correlation_id=request_id, limit=200))
         return any(
-            event.status in LIVE or (event.is_dead_letter and not event.type.endswith(".wanted")) for event in events
+            event.status in LIVE or (event.is_dead_letter and not event.type.endswith(".wanted"))
+            for event in events
+            if not event.type.startswith("redrive.")
         )
 
     async def _write(self, tx: Work, request: Request, *, tell: bool = True) -> Request:

@@ -90,6 +90,7 @@ class Provider:
         app.reconcilers.add(
             words.OWNER_OF[self.kind], desired=self.desired, actual=self.actual, look=self.look, converge=self.converge,
             every=settings.reconcile, retry=settings.retry, needs=[self.system], converge_timeout=settings.timeout,
+            correlate=_request_of,
         )  # fmt: skip
 
     # What each service says for itself
@@ -285,6 +286,11 @@ class Provider:
 def _first_line(letter: DeadLetter) -> str:
     said = letter.last_error.removeprefix(f"{letter.error_type}: ")
     return said.partition("\n")[0][:_ERROR_SHOWN]
+
+
+def _request_of(_name: str, desired: Any, actual: Any) -> str:
+    """Say of which request a thing is: what is done about it belongs to the request's task."""
+    return str((desired or actual)["request"])
 
 
 def _shape(thing: Thing) -> Mapping[str, Any]:
