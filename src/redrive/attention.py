@@ -433,17 +433,20 @@ async def _holds(look: Look) -> list[Matter]:
 
 
 async def _dependencies(look: Look) -> list[Matter]:
-    """List outages that last: they end by themselves when the other side is back, but somebody should know."""
+    """List brakes at once: nearly all of a target fails, most likely by a fault of its own. And outages that last.
+
+    An outage ends when the other side is back, but somebody should know.
+    """
     shut = await _long_shut(look)
     failing = [each for each in shut if not each.by_hand and each.kind is not Kind.HOLD]
     found = [_outage(look, each, waiting) for each in failing if (waiting := await _waiting(look.store, each))]
-    return _few(found, "dependency", "dependencies have been down for long", "redrive deps ls")
+    return _few(found, "dependency", "dependencies and brakes are open", "redrive deps ls")
 
 
 async def _long_shut(look: Look) -> list[Dependency]:
     shut = [each for each in await standing(look.store) if each.is_shut]
     return sorted(
-        (each for each in shut if look.seconds(each.opened_at) >= LONG_SECONDS),
+        (each for each in shut if each.kind is Kind.BRAKE or look.seconds(each.opened_at) >= LONG_SECONDS),
         key=lambda each: (each.opened_at is not None, each.opened_at, each.name),
     )[:_LOOKED]
 
@@ -476,13 +479,14 @@ def _hold(each: Dependency, waiting: int) -> Matter:
 
 def _outage(look: Look, each: Dependency, waiting: int) -> Matter:
     lasted = "" if each.opened_at is None else f" for {format_duration(round(look.seconds(each.opened_at)))}"
-    down = "nearly everything of it failed" if each.kind is Kind.BRAKE else each.reason or "it failed"
+    down = each.reason or ("nearly everything of it failed" if each.kind is Kind.BRAKE else "it failed")
     sentence = (
-        f"{_events(waiting)} {_wait(waiting)} for {each.name}, shut{lasted} ({_said(down)}): they come back by "
-        "themselves once a probe succeeds; see to it that it can."
+        f"{_events(waiting)} {_wait(waiting)} for {each.name}, open{lasted} ({_said(down)}): "
+        f"{'fix the cause; ' if each.kind is Kind.BRAKE else ''}they come back by themselves once a probe succeeds."
     )
+    urgency = Urgency.NOW if each.kind is Kind.BRAKE and not each.by_hand else Urgency.KNOW
     return Matter(
-        "dependency", each.name, Urgency.KNOW, sentence,
+        "dependency", each.name, urgency, sentence,
         f"{_command('redrive', 'deps', 'close', each.name)} --reason {_WHY}",
         _command("redrive", "deps", "show", each.name), min(waiting, _CAP), waiting > _CAP, each.opened_at,
     )  # fmt: skip

@@ -43,7 +43,7 @@ _OUTAGE_LIKE: Final = frozenset(
 
 @dataclass(slots=True)
 class _Streak:
-    """What has been seen of one dependency and not been told yet."""
+    """What has been seen of one dependency and not been told yet; ``told`` is being written right now."""
 
     failed: int = 0
     in_a_row: int = 0
@@ -52,6 +52,21 @@ class _Streak:
     declared_seen: int = 0
     named_seen: int = 0
     events: dict[Any, float] = field(default_factory=dict)
+    told: News | None = None
+
+    def begin_telling(self) -> News:
+        """Set the counts aside while they are written: failures meanwhile add to them."""
+        self.told = News(self.failed, int(self.passed), self.in_a_row, self.is_degraded)
+        self.failed, self.in_a_row, self.passed = 0, 0, False
+        return self.told
+
+    def take_back(self) -> None:
+        """Count again what could not be written."""
+        assert self.told is not None
+        self.failed += self.told.failed
+        if not self.passed:
+            self.in_a_row, self.passed = self.in_a_row + self.told.in_a_row, bool(self.told.passed)
+        self.told = None
 
 
 @dataclass(slots=True)
@@ -147,19 +162,25 @@ class Circuits:
                 probe.over = True
                 self.news.set()
 
-    def blamed(self, handler: Handler, error: BaseException, error_class: str) -> str | None:
-        """Say which dependency an exception speaks of."""
-        named = [each for each in leaves(error) if isinstance(each, DependencyUnavailable | DependencyDegraded)]
-        if named:
-            return str(named[0].dependency)
+    def blamed(self, handler: Handler, error: BaseException, *, is_outside: bool) -> str | None:
+        """Say which dependency an exception speaks of.
+
+        One that it names; else one that declares it by its ``errors`` or ``hosts``; else the only need of the handler,
+        if something outside did not answer, and the need does not say otherwise.
+        """
+        for each in leaves(error):
+            if isinstance(each, DependencyUnavailable | DependencyDegraded) and dependency.is_name(each.dependency):
+                return each.dependency
         if not handler.needs or any(isinstance(each, StoreUnavailable) for each in leaves(error)):
             return None
         for name in handler.needs:
             if self._declares(name, error):
                 return name
-        if len(handler.needs) > 1 or not _from_outside(error, error_class):
+        if len(handler.needs) > 1 or not is_outside:
             return None
-        return handler.needs[0]
+        rules = self._rules.get(handler.needs[0], DEFAULT)
+        of_another = bool(rules.hosts) and any(_host_of(each) for each in leaves(error))
+        return None if rules.errors or of_another else handler.needs[0]
 
     def _declares(self, name: str, error: BaseException) -> bool:
         rules = self._rules.get(name, DEFAULT)
@@ -183,14 +204,19 @@ class Circuits:
         streak.failed += 1
         streak.in_a_row += 1
         streak.is_degraded = is_degraded
-        rules = self._rules.get(name, DEFAULT)
-        known = self._known.get(name)
-        before = 0 if streak.passed or known is None else dependency.failures_in_a_row(known, rules)
-        if before + streak.in_a_row < rules.threshold:
+        if not self._is_too_much(name, streak):
             return False, False
-        self._shut[name] = State.DEGRADED if is_degraded else State.OPEN  # until the database says otherwise
+        self._shut[name] = State.DEGRADED if is_degraded else State.OPEN  # until the others have been told
         self.news.set()
         return False, True
+
+    def _is_too_much(self, name: str, streak: _Streak) -> bool:
+        """Say whether the failures in a row open it: those that are known, those being told and those of our own."""
+        rules, known = self._rules.get(name, DEFAULT), self._known.get(name)
+        before = 0 if known is None else dependency.failures_in_a_row(known, rules)
+        if streak.told is not None:
+            before = streak.told.in_a_row if streak.told.passed else before + streak.told.failed
+        return streak.in_a_row > 0 and (0 if streak.passed else before) + streak.in_a_row >= rules.threshold
 
     def _end_row(self, name: str, streak: _Streak) -> None:
         """Forget a row of failures when somebody has passed meanwhile.
@@ -263,7 +289,7 @@ class Circuits:
                 claimed.append(row)
         gone = 0
         for each in self._known.values():
-            if each.is_waited_for and not each.is_shut:
+            if each.is_waited_for and each.name not in self._shut:
                 gone += await dependency.release(self._store, each.name, self._rules.get(each.name, DEFAULT))
         return claimed, gone
 
@@ -273,7 +299,9 @@ class Circuits:
         if missing := [name for name in self._users if name not in known]:
             await dependency.register(self._store, missing)
         self._known = known
-        self._shut = {name: each.state for name, each in known.items() if each.is_shut}
+        untold = {name: self._shut[name] for name, each in self._streaks.items()
+                  if name in self._shut and self._is_too_much(name, each)}  # fmt: skip
+        self._shut = untold | {name: each.state for name, each in known.items() if each.is_shut}
         self._holds.clear()
         held = (name.removeprefix(dependency.QUEUE) for name in self._shut if name.startswith(dependency.QUEUE))
         self.held_queues = frozenset(held)
@@ -287,16 +315,26 @@ class Circuits:
             self._look_at = ended + _LOOK_SHARE * (ended - began) if ended - began > _LONG_LOOK else ended
 
     async def _tell(self, by: str) -> None:
-        for name, news in [*self._of_streaks()]:
-            await self._tell_news(name, Kind.DEPENDENCY, news, by)
+        for name, streak in [*self._of_streaks()]:
+            try:
+                after = await self._tell_news(name, Kind.DEPENDENCY, streak.begin_telling(), by)
+            except BaseException:
+                streak.take_back()
+                raise
+            self._now_known(after)
+            streak.told = None
         for target, news, counted in [*self._of_targets()]:
             after = await self._tell_news(brake_of(target), Kind.BRAKE, news, by)
             # In one step, and not before: what fails meanwhile must find all of it here or there, or it is not braked.
-            self._told[target], self._known[after.name] = counted, after
-            if after.is_shut:
-                self._shut[after.name] = after.state
+            self._told[target] = counted
+            self._now_known(after)
         for event_id, probe in [*self._probes.items()]:
             await self._tell_of(event_id, probe, by)
+
+    def _now_known(self, after: Dependency) -> None:
+        self._known[after.name] = after
+        if after.is_shut:
+            self._shut[after.name] = after.state
 
     async def _tell_news(self, name: str, kind: Kind, news: News, by: str) -> Dependency:
         rules = self._rules.get(name, DEFAULT)
@@ -318,7 +356,7 @@ class Circuits:
         log.info("probe ended", worker=by, dependency=probe.name, event_id=str(of), ok=probe.ok)
         del self._probes[event_id]
 
-    def _of_streaks(self) -> Iterable[tuple[str, News]]:
+    def _of_streaks(self) -> Iterable[tuple[str, _Streak]]:
         """Collect what is to be told of dependencies. Successes of one that nobody has complained of are no news."""
         for name in self._users:
             if name not in self._streaks and name in self._known and self._known[name].failed_count > 0:
@@ -327,9 +365,9 @@ class Circuits:
             self._end_row(name, streak)
             known = self._known.get(name)
             if streak.failed or (streak.passed and known is not None and known.failed_count):
-                news = News(streak.failed, int(streak.passed), streak.in_a_row, streak.is_degraded)
-                yield name, news
-            streak.failed, streak.in_a_row, streak.passed = 0, 0, False
+                yield name, streak
+            else:
+                streak.passed = False
 
     def _of_targets(self) -> Iterable[tuple[str, News, tuple[float, int, int]]]:
         """Collect what is to be told of brakes, and up to where: only of targets that fail here or elsewhere."""
@@ -344,17 +382,6 @@ class Circuits:
                 yield target, News(failed, passed), counted
             elif now - since > _FORGET_SECONDS or target not in self._told:
                 self._told[target] = counted
-
-
-def _from_outside(error: BaseException, error_class: str) -> bool:
-    """Say whether an exception means that something outside does not answer.
-
-    A bare ``TimeoutError`` may be a limit of the handler's own; one of the operating system or of a library for the
-    network is not.
-    """
-    if error_class == ErrorClass.TIMED_OUT:
-        return type(error) is not TimeoutError or error.errno is not None
-    return error_class == ErrorClass.DEPENDENCY_UNAVAILABLE
 
 
 def _host_of(error: BaseException) -> str | None:

@@ -42,6 +42,8 @@ class Failure:
     safe_to_retry: bool
     error_type: str
     message: str
+    is_outside: bool = False
+    """Whether something outside does not answer that is not a database of the handler's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,25 +83,48 @@ def _each(error_class: ErrorClass, *matches: type[BaseException] | str, terminal
 
 
 _UNKNOWN = Rule(BaseException, ErrorClass.BROKEN, terminal=False)
-_ANY_OS_ERROR = Rule(OSError, ErrorClass.DEPENDENCY_UNAVAILABLE, terminal=False)
-# A plain OSError mostly means the network; with one of these it is this machine that is in trouble.
-_LOCAL_ERRNOS = frozenset(
+_ANY_OS_ERROR = Rule(OSError, ErrorClass.BROKEN, terminal=False)  # files, memory, this machine
+# A plain OSError with one of these, or one that asyncio made of several, speaks of the network.
+_NETWORK_ERRNOS = frozenset(
     getattr(errno, name)
     for name in (
-        "ENOSPC",
-        "EDQUOT",
-        "EROFS",
-        "EMFILE",
-        "ENFILE",
-        "ENOMEM",
-        "EIO",
-        "EFBIG",
-        "ENAMETOOLONG",
-        "EBADF",
-        "EINVAL",
+        "EADDRNOTAVAIL", "ECONNABORTED", "ECONNREFUSED", "ECONNRESET", "EHOSTDOWN", "EHOSTUNREACH", "ENETDOWN",
+        "ENETRESET", "ENETUNREACH", "ENOTCONN", "ESHUTDOWN", "ETIMEDOUT",
     )
     if hasattr(errno, name)
+)  # fmt: skip
+_SEVERAL_ERRORS = "Multiple exceptions: [Errno "
+# Errors of a database that the handler talks to: never those of a dependency, unless that declares them.
+_DATABASE_RULES = (
+    *_each(
+        ErrorClass.TIMED_OUT,
+        "psycopg.errors.QueryCanceled",
+        "asyncpg.exceptions.QueryCanceledError",
+        "sqlalchemy.exc.TimeoutError",
+    ),
+    *_each(
+        ErrorClass.DEPENDENCY_UNAVAILABLE,
+        errors.StoreUnavailable,
+        "sqlite3.OperationalError",
+        "psycopg.OperationalError",
+        "psycopg.errors.OperationalError",
+        "psycopg2.OperationalError",
+        "asyncpg.exceptions.PostgresConnectionError",
+        "asyncpg.exceptions.OperatorInterventionError",
+        "asyncpg.exceptions.InsufficientResourcesError",
+        "asyncpg.exceptions.TransactionRollbackError",  # deadlock, serialization: "operational" in psycopg
+        "asyncpg.exceptions._base.InterfaceError",
+        "asyncpg.InterfaceError",
+        "asyncpg.exceptions._base.InternalClientError",  # what is left of a connection that was cut in the middle
+        "asyncpg.exceptions.ReadOnlySQLTransactionError",  # a primary that has become a standby
+        "sqlalchemy.exc.OperationalError",
+        "django.db.utils.OperationalError",
+    ),
 )
+_OF_A_DATABASE = frozenset(_DATABASE_RULES)
+# SQLite's "operational" errors are outages and wrong SQL alike: its codes tell them apart, or the words of its outages.
+_SQLITE_BUGS = frozenset((1, 20, 21, 25))  # SQLITE_ERROR, _MISMATCH, _MISUSE, _RANGE
+_SQLITE_OUTAGES = ("locked", "busy", "disk", "unable to open", "readonly", "interrupted")
 
 DEFAULT_RULES: tuple[Rule, ...] = (
     # what a handler says about itself
@@ -131,34 +156,18 @@ DEFAULT_RULES: tuple[Rule, ...] = (
     # took too long: no attempt is left when that was the deadline
     *_each(ErrorClass.TIMED_OUT, errors.DeadlinePassed, terminal=True),
     Rule(errors.ProcessDied, ErrorClass.WORKER_LOST, terminal=False, safe_to_retry=False),
+    *_DATABASE_RULES,
     # took too long (before OSError and TransportError, of which some are subclasses)
     *_each(
         ErrorClass.TIMED_OUT,
         TimeoutError,  # also asyncio's and concurrent.futures' since 3.11
         "httpx.TimeoutException",
         "requests.exceptions.Timeout",
-        "psycopg.errors.QueryCanceled",
-        "asyncpg.exceptions.QueryCanceledError",
-        "sqlalchemy.exc.TimeoutError",
+        "urllib3.exceptions.TimeoutError",
     ),
     # something outside does not answer
     *_each(
         ErrorClass.DEPENDENCY_UNAVAILABLE,
-        errors.StoreUnavailable,
-        "sqlite3.OperationalError",
-        "psycopg.OperationalError",
-        "psycopg.errors.OperationalError",
-        "psycopg2.OperationalError",
-        "asyncpg.exceptions.PostgresConnectionError",
-        "asyncpg.exceptions.OperatorInterventionError",
-        "asyncpg.exceptions.InsufficientResourcesError",
-        "asyncpg.exceptions.TransactionRollbackError",  # deadlock, serialization: "operational" in psycopg
-        "asyncpg.exceptions._base.InterfaceError",
-        "asyncpg.InterfaceError",
-        "asyncpg.exceptions._base.InternalClientError",  # what is left of a connection that was cut in the middle
-        "asyncpg.exceptions.ReadOnlySQLTransactionError",  # a primary that has become a standby
-        "sqlalchemy.exc.OperationalError",
-        "django.db.utils.OperationalError",
         ConnectionError,
         "asyncio.exceptions.IncompleteReadError",
         "socket.gaierror",
@@ -166,21 +175,15 @@ DEFAULT_RULES: tuple[Rule, ...] = (
         "ssl.SSLError",
         "httpx.TransportError",
         "requests.exceptions.ConnectionError",
+        "urllib3.exceptions.ProtocolError",
+        "urllib3.exceptions.MaxRetryError",
         "aiohttp.client_exceptions.ClientConnectionError",
+        "smtplib.SMTPConnectError",
+        "smtplib.SMTPServerDisconnected",
     ),
-    # trouble of our own: files, permissions, processes; an answer that somebody did give
-    *_each(
-        ErrorClass.BROKEN,
-        FileNotFoundError,
-        FileExistsError,
-        PermissionError,
-        IsADirectoryError,
-        NotADirectoryError,
-        ChildProcessError,
-        ProcessLookupError,
-        "requests.exceptions.RequestException",
-        "urllib.error.HTTPError",
-    ),
+    # an answer that somebody did give
+    *_each(ErrorClass.BROKEN, "requests.exceptions.RequestException", "urllib.error.HTTPError"),
+    *_each(ErrorClass.DEPENDENCY_UNAVAILABLE, "urllib.error.URLError"),
     _ANY_OS_ERROR,
     # MemoryError, SystemExit, KeyboardInterrupt, and whatever else there is
     _UNKNOWN,
@@ -207,6 +210,7 @@ def classify(exc: BaseException, policy: RetryPolicy, rules: Sequence[Rule] = DE
             safe if own is None else own,
             chosen.error_type,
             _message(exc, 1_000),
+            any(f.is_outside for f in failures),
         )
     return _judge(exc, policy, rules)
 
@@ -214,7 +218,9 @@ def classify(exc: BaseException, policy: RetryPolicy, rules: Sequence[Rule] = DE
 def _judge(exc: BaseException, policy: RetryPolicy, rules: tuple[Rule, ...]) -> Failure:
     rule = _first_match(type(exc), rules)
     error_class, terminal = rule.error_class, rule.terminal
-    if rule is _ANY_OS_ERROR and getattr(exc, "errno", None) in _LOCAL_ERRNOS:
+    if rule is _ANY_OS_ERROR and _is_of_network(exc):
+        error_class = ErrorClass.DEPENDENCY_UNAVAILABLE
+    elif rule in _OF_A_DATABASE and _is_wrong_sql(exc):
         error_class = ErrorClass.BROKEN
     if isinstance(exc, policy.terminal_errors):
         # The handler's author knows it as an answer, so it is no bug.
@@ -222,7 +228,35 @@ def _judge(exc: BaseException, policy: RetryPolicy, rules: tuple[Rule, ...]) -> 
         terminal = True
     own = _own_safety(exc)
     safe = rule.safe_to_retry if own is None else own
-    return Failure(error_class, terminal, safe, _name(type(exc)), _message(exc, 1_000))
+    is_outside = error_class in _NO_ANSWER and rule not in _OF_A_DATABASE and not _is_own_limit(exc)
+    return Failure(error_class, terminal, safe, _name(type(exc)), _message(exc, 1_000), is_outside)
+
+
+_NO_ANSWER = (ErrorClass.DEPENDENCY_UNAVAILABLE, ErrorClass.TIMED_OUT)
+
+
+def _is_of_network(exc: BaseException) -> bool:
+    if not isinstance(exc, OSError):
+        return False
+    several = exc.errno is None and exc.args and isinstance(exc.args[0], str)
+    return exc.errno in _NETWORK_ERRNOS or bool(several and exc.args[0].startswith(_SEVERAL_ERRORS))
+
+
+def _is_own_limit(exc: BaseException) -> bool:
+    """Say whether this may be a limit of the handler's own: neither the operating system nor a library says so."""
+    return type(exc) is TimeoutError and exc.errno is None
+
+
+def _is_wrong_sql(exc: BaseException) -> bool:
+    """Say whether an operational error is one of the statement: SQLAlchemy and Django wrap the driver's."""
+    driver = getattr(exc, "orig", None) or exc.__cause__ or exc
+    if not matches(type(driver), "sqlite3.OperationalError"):
+        return False
+    code = getattr(driver, "sqlite_errorcode", None)
+    if isinstance(code, int):
+        return code & 0xFF in _SQLITE_BUGS
+    said = str(driver.args[0]) if driver.args else ""
+    return not any(word in said for word in _SQLITE_OUTAGES)
 
 
 def matches(kind: type, wanted: type[BaseException] | str) -> bool:

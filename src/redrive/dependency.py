@@ -22,6 +22,7 @@ from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
 
+from redrive import check
 from redrive.duration import parse_duration
 from redrive.errors import ConfigurationError, Refused
 from redrive.event import THROTTLE
@@ -35,6 +36,7 @@ FREE_ROUNDS: Final = 10
 BRAKE: Final = "brake:"
 HOLD: Final = "hold:"
 QUEUE: Final = "queue:"
+RESERVED: Final = (BRAKE, HOLD, QUEUE, THROTTLE)
 
 _BRAKE_SHARE: Final = 0.9
 _BRAKE_LEAST: Final = 20
@@ -183,12 +185,23 @@ class News:
 
 
 def check_name(name: object) -> str:
-    """Refuse a name that could be taken for a brake, a hold or a queue."""
-    if not isinstance(name, str) or not name.strip() or len(name) > _NAME_LIMIT:
-        raise ConfigurationError(f"a dependency is named by a text like 'carrier-api', not {name!r}")
-    if name.startswith((BRAKE, HOLD, QUEUE)):
-        raise ConfigurationError(f"{name!r} cannot name a dependency: {name.partition(':')[0]}: is kept for our own")
-    return name
+    """Refuse a name that could be taken for a brake, a hold, a queue or a limit."""
+    checked = check.text(name, "the name of a dependency", limit=_NAME_LIMIT, like="carrier-api")
+    if checked.startswith(RESERVED):
+        raise ConfigurationError(
+            f"the name of a dependency must not begin with {checked.partition(':')[0]}:, which is kept for our own: "
+            f"not {check.shown(name)}"
+        )
+    return checked
+
+
+def is_name(name: object) -> bool:
+    """Say whether a dependency may have this name."""
+    try:
+        check_name(name)
+    except ConfigurationError:
+        return False
+    return True
 
 
 def check_needs(needs: object, handler: str) -> tuple[str, ...]:

@@ -382,6 +382,8 @@ class Settlement:
     max_attempts: int | None
     passed: bool = False  # a dead letter that does not hold up its ordering key
     is_terminal: bool = False
+    is_outside: bool = False
+    """Whether something outside did not answer."""
     spends: bool = True
     is_round: bool = False
     """It is one of the free rounds of an event, of which there are so many."""

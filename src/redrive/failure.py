@@ -90,7 +90,7 @@ class Failures:
         if settlement.is_terminal:
             circuits.let_go(row)
             return settlement
-        name = circuits.blamed(handler, error, settlement.error_class)
+        name = circuits.blamed(handler, error, is_outside=settlement.is_outside)
         is_ours = name is None and any(isinstance(each, StoreUnavailable) for each in leaves(error))
         if name is None and not is_ours:
             brake = circuits.stumbled(handler, row, settlement.error_class)

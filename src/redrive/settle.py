@@ -41,6 +41,7 @@ def settlement_for(
         fingerprint=fingerprint(error, row[TARGET], failure.error_class, home),
         max_attempts=policy.max_attempts,
         is_terminal=failure.terminal,
+        is_outside=failure.is_outside,
     )
 
 

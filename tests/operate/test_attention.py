@@ -217,6 +217,15 @@ async def long_outage(shop: Shop) -> None:
     await shop.age("dependency", "opened_at")
 
 
+async def brake_open(shop: Shop) -> None:
+    @shop.app.handler("import")
+    async def take(payload: Any) -> None:
+        if shop.broken:
+            raise KeyError("a bad deploy")
+
+    await shop.die(*["import"] * 40)
+
+
 async def generation_unserved(shop: Shop) -> None:
     await shop.app.publish("order", 1, generation=3)
     await shop.app.publish("order", 1, generation=3, priority=2)
@@ -317,6 +326,7 @@ CASES = [
     Case(queue_held, "pending", "hold", [[("hold", 1)]]),
     Case(opened_by_hand, "blocked", "hold", [[("hold", 1)]]),
     Case(long_outage, "blocked", "dependency", [[("dependency", 1)]]),
+    Case(brake_open, "blocked", "dependency", [[("dependency", 21), ("dead-letters", 19)], [("dead-letters", 19)]]),
     Case(generation_unserved, "pending", "unserved", [[("unserved", 2)]]),
     Case(queue_unserved, "pending", "unserved", [[("unserved", 1)]]),
     Case(target_unserved, "pending", "unserved", [[("unserved", 1)]]),

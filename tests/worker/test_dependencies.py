@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
+import socket
+import sqlite3
+import urllib.error
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
 
 import asyncpg
+import httpx
+import psycopg
 import pytest
 
 from redrive import (
@@ -503,6 +509,9 @@ class Request:
         self.url = url
 
 
+ASKED = httpx.Request("GET", "https://elsewhere.example/v1")
+
+
 class HttpError(ConnectionError):
     def __init__(self, url: str) -> None:
         super().__init__("refused")
@@ -518,7 +527,27 @@ class HttpError(ConnectionError):
         (["one"], TimeoutError("a limit of our own"), None),
         (["one"], ValueError("a bug"), None),
         (["one"], FileNotFoundError("here"), None),
+        (["one"], HttpError("https://elsewhere.example/v1"), None),
+        (["three"], HttpError("https://elsewhere.example/v1"), "three"),
+        (["two"], ConnectionError("refused"), None),
+        (["three"], OSError("disk"), None),
+        (["three"], OSError(errno.ENOSPC, "no space left"), None),
+        (["three"], OSError("Multiple exceptions: [Errno 111] Connect call failed ('::1', 1, 0, 0)"), "three"),
+        (["three"], TimeoutError(errno.ETIMEDOUT, "no answer"), "three"),
+        (["three"], socket.gaierror(-2, "unknown name"), "three"),
+        (["three"], httpx.ConnectTimeout("no answer"), "three"),
+        (["three"], httpx.ReadError("reset"), "three"),
+        (["three"], httpx.HTTPStatusError("404", request=ASKED, response=httpx.Response(404, request=ASKED)), None),
+        (["three"], urllib.error.URLError(ConnectionRefusedError()), "three"),
+        (["three"], sqlite3.OperationalError("no such column: weight"), None),
+        (["three"], sqlite3.OperationalError("database is locked"), None),
+        (["three"], psycopg.errors.UndefinedColumn("weight"), None),
+        (["three"], psycopg.OperationalError("the server is gone"), None),
+        (["three"], MemoryError(), None),
+        (["three"], KeyError("weight"), None),
+        (["three"], ExceptionGroup("both", [KeyError(), ConnectionResetError()]), "three"),
         (["one", "two"], ConnectionError("refused"), None),
+        (["one", "two"], TimeoutError("either"), None),
         (["one", "two"], Odd("by class"), "two"),
         (["one", "two"], HttpError("https://one.example/v1"), "one"),
         (["one"], DependencyUnavailable("three"), "three"),
@@ -662,6 +691,45 @@ async def test_nothing_is_buried_either_while_the_others_are_being_told_of_the_b
         await other.close()
 
     assert buried == 0
+
+
+@pytest.mark.req("W4")
+async def test_a_circuit_opens_at_its_threshold_even_while_the_first_failures_are_being_told(postgres_url: str) -> None:
+    calls = 0
+    async with Redrive(postgres_url, retry=QUICK) as app:
+        app.dependency("api", threshold=3, probe_after="60s", probe_cap="60s")
+
+        @app.handler("order.paid", needs=["api"])
+        async def ship(payload: Any) -> None:
+            nonlocal calls
+            calls += 1
+            raise ConnectionError("refused")
+
+        other = await asyncpg.connect(postgres_url)
+        watch = await asyncpg.connect(postgres_url)
+        await other.execute("insert into redrive.dependency (name, kind) values ('api', 'dependency')")
+        transaction = other.transaction()
+        await transaction.start()
+        await other.execute("select from redrive.dependency for update")  # whoever tells of it waits
+
+        async def is_telling() -> bool:
+            return bool(await watch.fetchval("select count(*) from pg_locks where not granted"))
+
+        async with working(app, concurrency=1):
+            await app.publish("order.paid", {})
+            await until(is_telling)
+            await app.publish_many([("order.paid", {"n": n}) for n in range(20)])
+            await until(lambda: _none_left(app))
+            await transaction.rollback()
+            await until(lambda: _is_shut(app, "api"))
+        await other.close()
+        await watch.close()
+
+    assert calls == 3
+
+
+async def _is_shut(app: Redrive, name: str) -> bool:
+    return (await of(app, name)).is_shut
 
 
 @pytest.mark.req("B3")
@@ -922,10 +990,29 @@ async def test_what_cannot_be_opened_closed_or_lifted_says_why(app: Redrive) -> 
         await app.close_dependency("hold:order.paid", by="ann", reason="wrong word")
 
 
-@pytest.mark.parametrize("needs", ["carrier-api", 7, [7], [""], ["brake:order.paid"], None])
+@pytest.mark.parametrize("needs", ["carrier-api", 7, [7], [""], ["a\nb"], None])
 def test_needs_that_are_no_names_are_refused(needs: Any) -> None:
     with pytest.raises(ConfigurationError):
         Redrive("sqlite:///:memory:").handler("order.paid", needs=needs)
+
+
+@pytest.mark.parametrize("prefix", ["brake:", "hold:", "queue:", "throttle:"])
+async def test_a_name_that_is_kept_for_our_own_is_no_dependency(app: Redrive, prefix: str) -> None:
+    name = f"{prefix}0:0:default:order.paid"
+    with pytest.raises(ConfigurationError, match=f"must not begin with {prefix}"):
+        app.dependency(name)
+    with pytest.raises(ConfigurationError, match=f"must not begin with {prefix}"):
+        app.handler("order.paid", needs=[name])
+
+    @app.handler("order.paid")
+    async def ship(payload: Any) -> None:
+        raise DependencyUnavailable(name)
+
+    published = await app.publish("order.paid", {})
+    async with working(app):
+        await until(lambda: _dead(app, 1))
+
+    assert (await the_event(app, published.id)).blocked_on is None
 
 
 @pytest.mark.parametrize(
