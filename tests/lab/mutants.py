@@ -189,6 +189,10 @@ MUTANTS = [
            "      where redrive_id = :id and state = 'ready' and waits = 0 order by position limit :limit) i",
            "from (select * from (select * from redrive_redrive_item where redrive_id = :id and state = 'ready'"
            " order by position limit 4 * :limit) where waits = 0 order by position limit :limit) i", _GATE),
+    Mutant("replay-unserved", "a replay goes to a generation that nobody serves",
+           "store/sqlite/redrive_pick.sql", "s.generation, null)), max(s.generation)) from",
+           "s.generation, null)), null) from",
+           "tests/redrive/test_generations.py"),
     Mutant("pg-members-by-id", "a redrive takes the ids of a key for its order",
            f"{POSTGRES}/migrations/0016_hardening.sql", "(partition by x.line order by x.place, x.event_id)",
            "(partition by x.line order by x.position)", "tests/redrive/test_keys.py"),

@@ -269,6 +269,22 @@ async def live_workers(app: Redrive) -> list[Session]:
     return [each for each in await workers(app) if each.ended_at is None and (each.lease_until or now) > now]
 
 
+async def not_served(app: Redrive, ids: Sequence[UUID]) -> list[Event]:
+    """List those of these events that wait in a generation which no running worker serves."""
+    serving = await live_workers(app)
+    events = [event for each in ids if (event := await app.event(each)) is not None]
+    return [
+        event
+        for event in events
+        if event.status is Status.PENDING
+        and event.generation
+        and not any(
+            event.generation == each.generation and event.queue in each.queues and event.target in each.targets
+            for each in serving
+        )
+    ]
+
+
 async def overview(app: Redrive) -> dict[str, Any]:
     """Answer what an operator asks first: how many stand where, who works, how old the backlog is."""
     await app.open()

@@ -1030,20 +1030,22 @@ def release_rows(
         _sql(connection, "redrive_unnoted").text, {"id": redrive_id, "limit": limit}
     ).fetchall():
         note_outcomes(connection, now, other)
-    values = {"id": redrive_id, "limit": limit, "generation": generation, "from_start": from_start}
+    values = {"id": redrive_id, "limit": limit, "generation": generation, "from_start": from_start, "now": now}
     picked = connection.execute(_sql(connection, "redrive_pick").text, values).fetchall()
     going = [row for row in picked if row[6] is None]
     uncount_dead(connection, [row[2] for row in going])
     common = {
         "now": now,
         "at": iso(from_micros(now)),
-        "generation": generation,
         "priority": priority,
         "by": by,
         "reason": reason,
         "from_start": from_start,
     }
-    connection.executemany(_sql(connection, "redrive_release").text, [{**common, "event_id": row[1]} for row in going])
+    connection.executemany(
+        _sql(connection, "redrive_release").text,
+        [{**common, "event_id": row[1], "generation": row[5]} for row in going],
+    )
     connection.executemany(
         _sql(connection, "redrive_mark").text,
         [{"id": redrive_id, "position": row[0], "why": row[6], "stage": stage, "now": now} for row in picked],

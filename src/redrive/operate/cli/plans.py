@@ -174,7 +174,10 @@ def run_plan(  # noqa: PLR0917 - typer calls it by name
     ] = None,
     no_halt: Annotated[bool, typer.Option("--no-halt", help="Never halt, however many events fail again.")] = False,
     generation: Annotated[
-        int | None, typer.Option("--generation", "-g", help="Hand them to handlers as this generation.")
+        int | None,
+        typer.Option(
+            "--generation", "-g", help="Hand them to handlers of this generation (default: one that a worker serves)."
+        ),
     ] = None,
     from_start: Annotated[
         bool, typer.Option("--from-start", help="Forget the finished steps; go on after them otherwise.")

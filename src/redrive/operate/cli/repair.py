@@ -10,7 +10,7 @@ import typer
 from redrive.app import Redrive
 from redrive.errors import Refused
 from redrive.event import Event
-from redrive.operate import actions
+from redrive.operate import actions, views
 from redrive.operate.actions import Done, Shadowed
 from redrive.operate.cli import show
 from redrive.operate.cli.outcome import BadInput, Code, say
@@ -69,7 +69,10 @@ def replay(  # noqa: PLR0917 - typer calls it by name
         str | None, typer.Option("--app", metavar="APP", help="Check an edited payload with the handlers of this app.")
     ] = None,
     generation: Annotated[
-        int | None, typer.Option("--generation", "-g", help="Hand it to handlers as this generation.")
+        int | None,
+        typer.Option(
+            "--generation", "-g", help="Hand it to handlers of this generation (default: one that a worker serves)."
+        ),
     ] = None,
     from_start: Annotated[
         bool, typer.Option("--from-start", help="Forget the finished steps; go on after them otherwise.")
@@ -117,7 +120,13 @@ async def _replay(
         if dry_run:
             say(f"Nothing was done: {plural(len(events), 'event')} would be replayed.")
             raise typer.Exit
-        return await actions.replay(app, events, payloads=payloads, **options)
+        outcomes = await actions.replay(app, events, payloads=payloads, **options)
+        for event in await views.not_served(app, [each.event.id for each in outcomes if not each.refused]):
+            say(
+                f"No running worker serves {clean(event.target)} in generation {event.generation}: "
+                f"event {event.id} waits for one (`redrive worker APP --generation {event.generation}`)."
+            )
+        return outcomes
 
 
 def _edited(app: Redrive, events: Sequence[Event], edit: _Edit) -> dict[Any, Any]:

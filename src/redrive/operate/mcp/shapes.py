@@ -54,6 +54,14 @@ class WhichEvent(Taken):
     event_id: EventId
 
 
+Generation = Annotated[
+    int | None,
+    Field(
+        ge=0, lt=2**63, description="Hand it to handlers of this generation; null: one that a running worker serves."
+    ),
+]
+
+
 class OneReplay(Taken):
     """Which event to replay, and why."""
 
@@ -67,6 +75,7 @@ class OneReplay(Taken):
         ),
     ]
     reason: Reason
+    generation: Generation = None
 
 
 class WhichGroups(Taken):
@@ -102,6 +111,7 @@ class Go(Taken):
         float, Field(ge=0, le=1, description="Halt when more than this share of the events fails: 0.1 is 10 %.")
     ] = 0.1
     rate: Annotated[float | None, Field(gt=0, le=1e6, description="At most so many events a second.")] = None
+    generation: Generation = None
 
 
 class WhichRedrive(Taken):

@@ -146,7 +146,7 @@ async def replay_dlq_event(desk: Desk, said: shapes.OneReplay) -> shapes.Replaye
     if said.cycle > event.cycle:
         raise Refused(f"event {event.id} is in cycle {event.cycle}, not yet in {said.cycle}: read it again")
     if said.cycle == event.cycle:
-        (done,) = await actions.replay(desk.app, [event], by=desk.actor, reason=said.reason)
+        (done,) = await actions.replay(desk.app, [event], by=desk.actor, reason=said.reason, generation=said.generation)
         event = await views.find(desk.app, str(event.id))
         if done.refused and event.cycle == said.cycle:
             raise Refused(done.refused)
@@ -157,7 +157,7 @@ async def replay_dlq_event(desk: Desk, said: shapes.OneReplay) -> shapes.Replaye
     return shapes.Replayed(
         event_id=str(event.id), cycle=said.cycle, replayed=replayed, status=event.status,
         replayed_by=None if past is None else desk.fence.name(past.replayed_by),
-        next=_after_replay(event, replayed=replayed),
+        next=_after_replay(event, replayed=replayed, waits=bool(await views.not_served(desk.app, [event.id]))),
     )  # fmt: skip
 
 
@@ -200,7 +200,9 @@ def _after_detail(event: Event) -> str:
     )
 
 
-def _after_replay(event: Event, *, replayed: bool) -> str:
+def _after_replay(event: Event, *, replayed: bool, waits: bool) -> str:
+    if waits:
+        return f"It waits: no running worker serves generation {event.generation}. Tell a person, or start one."
     if event.is_dead_letter:
         return f"It failed again and is in cycle {event.cycle} now: read it with get_dlq_event_detail first."
     done = "It goes round again" if replayed else "It had been replayed already, nothing more was done"
@@ -328,7 +330,7 @@ async def start_redrive(desk: Desk, said: shapes.Go) -> shapes.RedriveNow:
         return await _now(desk, standing)  # the same call again
     started = await actions.start(
         desk.app, said.token.strip(), by=desk.actor, reason=said.reason,
-        release=Release(said.rate, ramp=tuple(said.ramp), halt_at=said.halt_at),
+        release=Release(said.rate, ramp=tuple(said.ramp), halt_at=said.halt_at), generation=said.generation,
     )  # fmt: skip
     return await _now(desk, started)
 

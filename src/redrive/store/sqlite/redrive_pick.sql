@@ -1,6 +1,11 @@
 -- Pick: the next members of a redrive, and why one of them may no longer go (a part of release on PostgreSQL).
 select i.position, i.event_id, i.fingerprint, o.source, o.cycle + 1 as next_cycle,
-       coalesce(:generation, o.generation) as generation,
+       -- its own if a worker serves that, else the latest that one serves, else its own; every worker serves generation 0
+       coalesce(:generation, case when o.generation = 0 then 0 end, (
+           select coalesce(max(iif(s.generation = o.generation, s.generation, null)), max(s.generation)) from redrive_session s
+           where s.ended_at is null and s.lease_until > :now
+             and o.queue in (select value from json_each(s.queues))
+             and o.target in (select value from json_each(s.targets))), o.generation) as generation,
        case when o.id is null then 'the event is gone'
             when o.status <> 'failed' then 'it is ' || o.status
             when o.deleted_at is not null then 'it was discarded'

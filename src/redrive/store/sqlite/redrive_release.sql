@@ -2,7 +2,7 @@
 -- Differs from PostgreSQL: there the function redrive.release does all of it, callable from psql.
 update redrive_outbox
 set status = 'pending', due_at = :now, attempts = 0, lost_count = 0, deferred_count = 0, degraded = 0, cycle = cycle + 1,
-    generation = coalesce(:generation, generation), priority = coalesce(:priority, priority), first_failed_at = null,
+    generation = :generation, priority = coalesce(:priority, priority), first_failed_at = null,
     last_error = null, error_class = null, error_type = null, safe_to_retry = null, fingerprint = null, ended_at = null,
     passed = 0,
     -- what was undone cannot be resumed

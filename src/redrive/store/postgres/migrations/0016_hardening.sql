@@ -60,6 +60,16 @@ create trigger redrive_item_next after update of state on redrive.redrive_item f
     when (new.line is not null and old.state in ('ready', 'released') and new.state not in ('ready', 'released'))
     execute function redrive.next_of_line();
 
+-- The generation in which an event of a target would be worked on: its own if a worker serves that, else the latest that one serves,
+-- else its own. Generation 0 is served by every worker.
+create function redrive.served_generation(p_target text, p_queue text, p_generation bigint, p_now timestamptz)
+returns bigint language sql stable as $$
+    select case when p_generation = 0 then p_generation else coalesce((
+        select s.generation from redrive.session s
+        where s.ended_at is null and s.lease_until > p_now and p_queue = any(s.queues) and p_target = any(s.targets)
+        order by s.generation = p_generation desc, s.generation desc limit 1), p_generation) end
+$$;
+
 -- Release the next members of a redrive: send dead letters round again, in place. Every replay goes through here, a
 -- single one too. A member that is no longer what was planned is skipped, with the reason; the set can only shrink.
 -- Everything is locked first and judged then, by a statement of its own: it sees what others did while we waited.
@@ -124,13 +134,14 @@ begin
         select o.fingerprint from redrive.outbox o where o.id = any(v_going) and o.fingerprint is not null));
     perform redrive.write_trail(p_chain, v_now, array_agg(o.id), array_agg('replayed'::text), array_agg(o.source),
         array_agg(r.started_by), array_agg(json_build_object('reason', r.reason,
-        'generation', coalesce(r.generation, o.generation), 'cycle', o.cycle + 1, 'redrive', p_redrive_id,
+        'generation', coalesce(r.generation, redrive.served_generation(o.target, o.queue, o.generation, v_now)), 'cycle', o.cycle + 1, 'redrive', p_redrive_id,
         'from_start', r.from_start or coalesce(o.compensation, '') = 'done')::text))
     from (select * from redrive.outbox x where x.id = any(v_going) order by x.id) o;
     update redrive.outbox o set
         status = 'pending', due_at = v_now, attempts = 0, lost_count = 0, deferred_count = 0, degraded = false,
         cycle = o.cycle + 1,
-        generation = coalesce(r.generation, o.generation), priority = coalesce(p_priority, o.priority),
+        generation = coalesce(r.generation, redrive.served_generation(o.target, o.queue, o.generation, v_now)),
+        priority = coalesce(p_priority, o.priority),
         first_failed_at = null, last_error = null, error_class = null, error_type = null, safe_to_retry = null,
         fingerprint = null, ended_at = null, passed = false,
         -- what was undone cannot be resumed
