@@ -243,6 +243,7 @@ COLUMNS = {
     "intake_seen.message_id": "its id there; with the source it is known once",
     "intake_seen.event_id": "the event it became, the first one if it became several",
     "intake_seen.seen_at": "when it was stored",
+    "intake_seen.position": "where it stood: another message with its id is no repetition of it",
     "intake_lease.name": "of which intake",
     "intake_lease.holder": "the process that subscribes",
     "intake_lease.until": "another may take over after this",

@@ -296,6 +296,7 @@ class Registry:
         batch: int = 500,
         max_backlog: int | None = None,
         remember: str | float = "30d",
+        identify_by: Literal["id", "position"] = "id",
     ) -> None:
         """Take messages from a broker and publish them here: stored first, acknowledged then, each once.
 
@@ -303,10 +304,13 @@ class Registry:
         there; ``parse`` reads anything else. What cannot be read is kept raw, as a dead letter of the target
         ``intake:<name>``, and is read again when replayed. ``max_backlog``: take nothing while more events than this
         have not ended. ``remember``: how long a repetition is recognised; longer than the broker may bring one again.
+        ``identify_by``: by what a message is known that is no CloudEvent: the id that the broker carries beside it
+        (``Nats-Msg-Id``), or only its position.
         """
         made = self.traffic.intake(
-            inlet, types=types, parse=parse, batch=batch, max_backlog=max_backlog, remember=remember
-        )
+            inlet, types=types, parse=parse, batch=batch, max_backlog=max_backlog, remember=remember,
+            identify_by=identify_by,
+        )  # fmt: skip
         self._handlers[check_text(made.target, "name", NAME_LIMIT)] = handler_from(
             made.again, types=(RAW,), target=made.target, retry=None, rules=self.rules, on_dead_letter=None
         )

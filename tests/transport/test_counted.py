@@ -37,7 +37,7 @@ async def test_messages_are_counted_by_what_became_of_them(app: Redrive, stream:
 
     assert found[of("redrive_relay_sent_total", route=f"near:{subject}")] == 3
     assert found[of("redrive_relay_unsent", route=f"near:{subject}")] == 0
-    outcomes = {"stored": 3, "duplicate": 1, "echo": 0, "refused": 1}
+    outcomes = {"stored": 3, "duplicate": 1, "reused": 0, "echo": 0, "refused": 1}
     for outcome, number in outcomes.items():
         assert found[of("redrive_intake_messages_total", intake=intake.name, outcome=outcome)] == number, outcome
 

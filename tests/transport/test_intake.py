@@ -285,6 +285,60 @@ async def test_a_message_whose_value_would_change_is_kept_raw(app: Redrive, stre
     assert came == []
 
 
+async def _put_again_after_the_window(stream: Stream) -> None:
+    """Send two messages under one id, of which JetStream has forgotten the first."""
+    manager = stream.client.jsm()
+    info = await manager.stream_info(stream.name)
+    await manager.update_stream(info.config.evolve(duplicate_window=0.1))
+    await stream.put(b'{"n": 1}', {"Nats-Msg-Id": "same"})
+    while (await manager.stream_info(stream.name)).state.messages < 2:
+        await stream.put(b'{"n": 2}', {"Nats-Msg-Id": "same"})
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_an_id_that_is_used_again_is_counted_and_shown(app: Redrive, stream: Stream, at_once: bool) -> None:
+    came = taking(app, stream, types={f"{stream.subject}.in": "order.came"}, batch=500 if at_once else 1)
+    (intake,) = app.traffic.intakes.values()
+    await _put_again_after_the_window(stream)
+
+    async with working(app):
+        await until(lambda: intake.taken["reused"] == 1)
+        await until(lambda: _shown(app, "1 dropped: ids that were used before"))
+
+    assert came == [1]
+    assert intake.taken["duplicate"] == 0
+
+
+async def _shown(app: Redrive, text: str) -> bool:
+    return any(text in each.error and each.state == "ok" for each in await app.traffic.standing())
+
+
+async def test_by_position_every_message_that_the_stream_has_is_taken(app: Redrive, stream: Stream) -> None:
+    came = taking(app, stream, types={f"{stream.subject}.in": "order.came"}, identify_by="position")
+    await _put_again_after_the_window(stream)
+
+    await app.worker().drain()
+
+    assert came == [1, 2]
+
+
+async def test_a_message_that_is_brought_again_is_a_duplicate_and_not_a_second_use_of_its_id(
+    app: Redrive, stream: Stream
+) -> None:
+    taking(app, stream, types={f"{stream.subject}.in": "order.came"})
+    (intake,) = app.traffic.intakes.values()
+    await stream.put(b'{"n": 1}', {"Nats-Msg-Id": "once"})
+    store, subscription = await app._ready(), await intake.inlet.subscribe()
+    batch = await subscription.fetch(10, 5.0)
+    await intake._store(store, batch)
+
+    await intake._store(store, batch)
+    await subscription.close()
+    await intake.inlet.broker.close()
+
+    assert (intake.taken["stored"], intake.taken["duplicate"], intake.taken["reused"]) == (1, 1, 0)
+
+
 async def test_too_much_waiting_pauses_an_intake_and_it_goes_on_by_itself(app: Redrive, stream: Stream) -> None:
     came: list[int] = []
     open_gate = asyncio.Event()

@@ -85,8 +85,9 @@ UNKNOWN: Final = Metric(
 SENT: Final = Metric("redrive_relay_sent_total", "counter", "Messages that a broker has acknowledged.", ("route",))
 TAKEN_IN: Final = Metric(
     "redrive_intake_messages_total", "counter",
-    "Messages that came in: stored as events, duplicate (seen before), echo (our own, come back), or refused (those "
-    "that could not be read, and are dead letters).", ("intake", "outcome"),
+    "Messages that came in: stored as events, duplicate (seen before), reused (dropped: another message had its id), "
+    "echo (our own, come back), or refused (those that could not be read, and are dead letters).",
+    ("intake", "outcome"),
 )  # fmt: skip
 RECONCILED: Final = Metric(
     "redrive_reconcile_runs_total", "counter", "Runs of reconcilers that have ended, by outcome: done or failed.",

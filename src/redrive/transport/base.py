@@ -78,6 +78,8 @@ class Link:
     ok_at: datetime | None = None
     moved: int = 0
     lag: int | None = None
+    note: str = ""
+    """Something to know although it is well."""
 
     def turn(self, state: LinkState, clock: Clock, error: str = "") -> bool:
         """Take note of how it stands now; say whether that is news."""

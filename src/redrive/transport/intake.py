@@ -53,6 +53,9 @@ INTAKE: Final = "intake:"
 RAW: Final = "redrive.intake.raw"
 """The type of a message that could not be read."""
 
+OUTCOMES: Final = ("stored", "duplicate", "reused", "echo", "refused")
+"""What becomes of messages. Reused: dropped, because its id was seen, though at another position."""
+
 ID_HEADER: Final = f"{OURS}id"
 TOPIC_HEADER: Final = f"{OURS}topic"
 POSITION_HEADER: Final = f"{OURS}position"
@@ -83,6 +86,8 @@ class _Taken:
     received: Received
     is_own: bool = False
     """It says that it began at this site."""
+    is_named: bool = False
+    """It is known by an id that the broker carries beside it: senders may use one again, for another message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +127,9 @@ class Intake:
     max_backlog: int | None = None
     queue: str = "default"
     site: str = ""
+    identify_by: str = "id"
     link: Link = field(default_factory=Link)
-    taken: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("stored", "duplicate", "echo", "refused"), 0))
+    taken: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
     """Messages by what became of them."""
     _holder: str = ""
     _is_held: bool = False
@@ -259,13 +265,18 @@ class Intake:
         """Count what has been committed."""
         for outcome, number in became.items():
             self.taken[outcome] += number
+        if reused := self.taken["reused"]:
+            self.link.note = f"{reused:,} dropped: ids that were used before (identify_by='position' takes them)"
 
     async def _put_in(self, tx: Transaction, taken: Sequence[_Taken]) -> dict[str, int]:
         """Store what is new, in the order in which it came; say how many became what."""
         first: dict[tuple[str, str], _Taken] = {}
         for each in taken:
             first.setdefault((each.source, each.id), each)
-        asked = [(source, message_id, str(each.rows[0].id)) for (source, message_id), each in first.items()]
+        asked = [
+            (source, message_id, str(each.rows[0].id), _place(each.received))
+            for (source, message_id), each in first.items()
+        ]
         rows = await tx.run("intake_take", rows=json.dumps(asked))
         new = {(row["source"], row["message_id"]) for row in rows}
         echoes = await self._echoes(tx, [each for key, each in first.items() if key in new and each.is_own])
@@ -273,10 +284,28 @@ class Intake:
         if kept:
             await tx.publish([row for each in kept for row in each.rows])
         refused = sum(each.rows[0].type == RAW for each in kept)
+        again = [each for each in taken if (key := (each.source, each.id)) not in new or first[key] is not each]
+        reused = await self._reused(tx, [each for each in again if each.is_named])
         return {
-            "stored": len(kept) - refused, "refused": refused, "echo": len(echoes),
-            "duplicate": len(taken) - len(new),
+            "stored": len(kept) - refused, "refused": refused, "echo": len(echoes), "reused": reused,
+            "duplicate": len(taken) - len(new) - reused,
         }  # fmt: skip
+
+    async def _reused(self, tx: Transaction, named: Sequence[_Taken]) -> int:
+        """Count messages that were dropped because an earlier one has their id, though they are no repetition of it."""
+        if not named:
+            return 0
+        rows = await tx.run("intake_positions", rows=json.dumps([(each.source, each.id) for each in named]))
+        stood = {(row["source"], row["message_id"]): row["position"] for row in rows if row["position"]}
+        dropped = [
+            each for each in named if (key := (each.source, each.id)) in stood and stood[key] != _place(each.received)
+        ]
+        if dropped:
+            log.warning(
+                "messages dropped: their ids were used before", intake=self.name, number=len(dropped),
+                position=dropped[0].received.position, id=dropped[0].id[:200],
+            )  # fmt: skip
+        return len(dropped)
 
     async def _echoes(self, tx: Transaction, own: Sequence[_Taken]) -> set[tuple[str, str]]:
         """Find what this database sent itself: a stream of all sites brings it back, and it would go round for ever.
@@ -312,9 +341,11 @@ class Intake:
                 is_own = bool(self.site) and event.headers.get(SITE_HEADER) == self.site
                 return _Taken(event.source, message_id, rows, received, is_own)
             if (type_ := self.types.get(message.topic)) is not None:
-                options = Options(source=received.source, headers=_trace(message) | _where(received, _id(received)))
+                options = Options(
+                    source=received.source, headers=_trace(message) | _where(received, self._id(received))
+                )
                 rows = self._events(type_, read_json(message.body), options)
-                return _Taken(received.source, _id(received), rows, received)
+                return _Taken(received.source, self._id(received), rows, received, is_named=self._is_named(received))
         except Unparsable:
             raise
         except (PayloadRefused, ConfigurationError) as error:
@@ -333,12 +364,21 @@ class Intake:
             raise
         except Exception as error:  # whatever a stranger's code raises, the message is kept
             raise Unparsable(f"parse raised {error!r}"[:1_000]) from error
-        message_id = _id(received)
+        message_id = self._id(received)
         # A copy: a parser may return the same dict for every message.
         options = Options(source=received.source) | (said[0] if said else Options())
         headers = _trace(received.message) | dict(options.get("headers") or {}) | _where(received, message_id)
         rows = self._events(type_, payload, options | Options(headers=headers))
-        return _Taken(received.source, message_id, rows, received)
+        return _Taken(received.source, message_id, rows, received, is_named=self._is_named(received))
+
+    def _is_named(self, received: Received) -> bool:
+        return self.identify_by == "id" and bool(received.message.id)
+
+    def _id(self, received: Received) -> str:
+        """Find what to recognise a message by that is no CloudEvent: its id, or its position when it has none."""
+        if not self._is_named(received):
+            return _place(received)
+        return check_text(received.message.id, "the message id", KEY_LIMIT) or _place(received)
 
     def _events(self, type_: str, payload: Any, options: Options) -> list[NewEvent]:
         return self.new_events(type_, payload, **options)
@@ -451,11 +491,6 @@ def key_of(event: CloudEvent) -> str:
     """Name a CloudEvent: by its source and its id together."""
     key = f"{event.source}#{event.id}"
     return key if len(key) <= KEY_LIMIT else hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
-
-
-def _id(received: Received) -> str:
-    """Find what to recognise a message by that is no CloudEvent."""
-    return check_text(received.message.id, "the message id", KEY_LIMIT) or _place(received)
 
 
 def _place(received: Received) -> str:

@@ -107,7 +107,7 @@ class Traffic:
 
     def intake(
         self, inlet: Inlet, *, types: Mapping[str, str] | None, parse: Parse | None, batch: int,
-        max_backlog: int | None, remember: str | float,
+        max_backlog: int | None, remember: str | float, identify_by: str = "id",
     ) -> Intake:  # fmt: skip
         """Add an intake."""
         self._check_broker(inlet.broker)
@@ -115,10 +115,12 @@ class Traffic:
             raise ConfigurationError(f"batch must be at least 1, not {batch}")
         if max_backlog is not None and max_backlog < 1:
             raise ConfigurationError(f"max_backlog must be at least 1, not {max_backlog}; leave it out for no limit")
+        if identify_by not in {"id", "position"}:
+            raise ConfigurationError(f"identify_by is 'id' or 'position', not {identify_by!r}")
         inlet.broker.use(self._clock)
         intake = Intake(
             inlet, self._ready, self._new_events, self._clock, dict(types or {}), parse, batch, max_backlog,
-            site=self._site,
+            site=self._site, identify_by=identify_by,
         )  # fmt: skip
         if intake.target in self.intakes:
             raise ConfigurationError(f"an intake named {inlet.name!r} is there: give this one name='…'")
@@ -212,7 +214,7 @@ class Traffic:
             self._moved[name], link.ok_at = link.moved, self._clock.now()
         return {
             "name": name, "kind": kind, "broker": broker.name, "destination": destination, "state": link.state.value,
-            "since": link.since, "error": link.error[:1_000], "ok_at": link.ok_at, "moved": link.moved,
+            "since": link.since, "error": (link.error or link.note)[:1_000], "ok_at": link.ok_at, "moved": link.moved,
             "lag": link.lag,
         }  # fmt: skip
 

@@ -204,6 +204,9 @@ create table redrive.intake_beginning (
     begun_at  timestamptz not null
 );
 
+-- Where a message stood: another one with the same id was sent, and not brought again.
+alter table redrive.intake_seen add column position text;
+
 -- Dependencies, failures and classes.
 
 -- Write down how the released members of a redrive ended. Guard: whoever waited for the redrive must look again.

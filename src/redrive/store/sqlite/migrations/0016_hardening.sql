@@ -70,4 +70,7 @@ create table redrive_intake_beginning (
     begun_at  integer not null
 ) without rowid;
 
+-- Where a message stood: another one with the same id was sent, and not brought again.
+alter table redrive_intake_seen add column position text;
+
 -- Dependencies, failures and classes.
