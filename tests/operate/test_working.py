@@ -181,6 +181,26 @@ def test_up_creates_the_tables_and_works(shop: tuple[Path, str]) -> None:
     assert "stopped: 1 event delivered" in result.err
 
 
+@pytest.mark.no_tables
+def test_up_takes_a_database_and_says_how_other_commands_find_it(sqlite_url: str, tmp_path: Path) -> None:
+    process = start("up", "controlplane", "--no-serve", "-u", sqlite_url, cwd=tmp_path, env=environment())
+    wait_until(lambda: live(sqlite_url))
+
+    process.send_signal(signal.SIGINT)
+    result = ended(process)
+
+    assert result.code == 0
+    assert f"export REDRIVE_URL={sqlite_url}" in result.err
+
+
+def test_up_refuses_a_database_for_an_app_that_names_its_own(shop: tuple[Path, str]) -> None:
+    folder, url = shop
+    result = ended(start("up", "shop:app", "-u", "sqlite:///other.db", cwd=folder, env=environment(SHOP_URL=url)))
+
+    assert result.code == 2
+    assert "names its own database" in result.err
+
+
 def _runs(pid: int) -> bool:
     """Say whether a process is there, and no mere zombie."""
     try:

@@ -7,6 +7,7 @@ With several processes a parent starts them, passes signals on, starts one anew 
 import asyncio
 import gc
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -26,10 +27,12 @@ from redrive.logs import log
 from redrive.operate.cli import serve, show
 from redrive.operate.cli.outcome import INTERRUPTED, BadInput, Code, say
 from redrive.operate.cli.shared import (
+    DEFAULT_URL,
     AppArgument,
     LogFormat,
     LogFormatOption,
     Settings,
+    UrlOption,
     app_with_handlers,
     log_to_stderr,
     run,
@@ -142,6 +145,7 @@ def up(  # noqa: PLR0917 - typer gives every option by name
     no_serve: Annotated[bool, typer.Option("--no-serve", help="Only work; serve nothing.")] = False,
     metrics: MetricsOption = None,
     log_format: LogFormatOption = LogFormat.AUTO,
+    url: UrlOption = None,
 ) -> None:
     """Bring everything up in one terminal: tables, a worker, the web side, and a line that says how it goes."""
     seconds_from(grace, "--grace")
@@ -150,15 +154,21 @@ def up(  # noqa: PLR0917 - typer gives every option by name
     wanted = Wanted(app, concurrency, queues, grace, drain=False, children=children, metrics=where)
     level = "warning" if sys.stderr.isatty() else "info"  # on a terminal the status line says the rest
     log_to_stderr(level, log_format)
-    loaded = _loaded(ctx, app)
+    named = url or (ctx.find_object(Settings) or Settings()).url
+    if named is not None and named != os.environ.get("REDRIVE_URL"):
+        os.environ["REDRIVE_URL"] = named  # apps read it when they are imported
+    else:
+        named = None
+    loaded = _loaded(ctx, app, named)
     served = None if no_serve else serve.Door(host, port, open_for_viewing=open_)
     _leave(run(_up(loaded, wanted, served)))
 
 
-def _loaded(ctx: typer.Context, name: str) -> Redrive:
+def _loaded(ctx: typer.Context, name: str, url: str | None = None) -> Redrive:
     settings = ctx.find_object(Settings) or Settings()
     app = app_with_handlers(name)
-    if settings.url and settings.url not in (app.url, os.environ.get("REDRIVE_URL")):
+    given = url or settings.url
+    if given and given not in (app.url, None if url else os.environ.get("REDRIVE_URL")):
         raise BadInput(f"{name} names its own database ({shown(app.url)}): leave --url out, or read REDRIVE_URL there")
     return app
 
@@ -363,6 +373,8 @@ async def _up(app: Redrive, wanted: Wanted, door: serve.Door | None) -> int:
         targets = ", ".join(sorted(app.handlers))
         say(f"✓ {plural(len(app.handlers), 'handler')} at work on {shown(app.url)}: {targets}")
         say("  Ctrl-C stops; `redrive events ls` in another terminal shows what happens.")
+        if app.url != DEFAULT_URL:
+            say(f"  There, name this database first: export REDRIVE_URL={shlex.quote(shown(app.url))}")
         async with serve.beside(app, door), _metrics(app, wanted), _status_line(app, working):
             code = await _until_told(working)
     say(f"✓ stopped: {plural(working.tally.delivered, 'event')} delivered")
