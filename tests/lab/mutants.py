@@ -395,6 +395,8 @@ MUTANTS = [
            f"{POSTGRES}/purge_ended.sql",
            "o.status in ('delivered', 'cancelled') and o.ended_at < :before::timestamptz",
            "o.status <> 'failed' and coalesce(o.ended_at, o.created_at) < :before::timestamptz", _TOGETHER),
+    Mutant("import-drops-steps", "a replay in another database runs finished steps again",
+           "letters.py", "            if finished:\n", "            if finished is None:\n", "tests/operate/test_repair.py"),
     Mutant("purge-half-a-saga", "a failed compensation is removed while its event waits for it",
            "store/sqlite/purge_failed.sql", "where s.compensation_id = o.id)", "where s.compensation_id = o.id and 0)",
            WIDER),

@@ -18,7 +18,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from redrive import Event, EventFilter, Redrive, Rejected, RetryPolicy, Status
+from redrive import Context, Event, EventFilter, Redrive, Rejected, RetryPolicy, Status, Step
 from redrive.operate import actions
 from tests.operate.helpers import Result, environment, in_app, redrive
 from tests.stores.helpers import raw
@@ -554,3 +554,106 @@ def test_a_plan_leaves_out_what_todays_handlers_do_not_take(desk: Desk) -> None:
     assert bare.json["ready"] == 253
     shown = desk("plan", "type:order.paid", "--unsafe", "--app", desk.app, env={"COLUMNS": "140"}).out
     assert "redrive replay ID --set" in shown
+
+
+# --- steps travel ---
+
+
+class Till:
+    """An app that charges once and then fails, until it is told that the carrier is back."""
+
+    def __init__(self) -> None:
+        self.charged: list[str] = []
+        self.is_back = False
+
+    def add_to(self, app: Redrive) -> None:
+        @app.compensation(name="refund")
+        async def refund(receipt: dict[str, int] | None) -> None: ...
+
+        @app.handler("order.paid", retry=RetryPolicy(max_attempts=1))
+        async def ship(order: dict[str, int], ctx: Context) -> None:
+            await ctx.step("charge", self._charge, compensate=refund)
+            await ctx.step("nothing", lambda: None)
+            if not self.is_back:
+                raise Rejected("the carrier is away")
+
+    def _charge(self, step: Step) -> dict[str, int]:
+        self.charged.append(step.key)
+        return {"receipt": 7}
+
+
+def _buried(url: str) -> Till:
+    till = Till()
+
+    async def job(app: Redrive) -> None:
+        till.add_to(app)
+        await app.publish("order.paid", {"n": 1})
+        await app.worker().drain()
+
+    in_app(url, job)
+    return till
+
+
+@pytest.mark.req("W9", "O5")
+def test_a_replay_in_another_database_goes_on_after_the_steps_that_were_finished(
+    store_url: str, tmp_path: Path
+) -> None:
+    till, file, other = _buried(store_url), str(tmp_path / "dead.jsonl"), f"sqlite:///{tmp_path}/other.db"
+    in_app(other, _nothing)
+
+    assert redrive("dlq", "export", "--to", file, "-u", store_url).code == 0
+    result = redrive("dlq", "import", file, "--reason", "moved", "-u", other)
+    back = redrive("dlq", "export", "-u", other)
+
+    async def replayed(app: Redrive) -> tuple[Status, list[Any]]:
+        till.add_to(app)
+        till.is_back = True
+        (dead,) = await app.events()
+        await app.replay(dead.id, by="ann", reason="the carrier is back")
+        await app.worker().drain()
+        (event,) = await app.events()
+        return event.status, [(step.name, step.state, step.result) for step in await app.steps(dead.id)]
+
+    assert (result.code, result.err) == (0, "")
+    assert json.loads(back.out)["steps"] == json.loads(Path(file).read_text())["steps"]
+    assert in_app(other, replayed) == (
+        Status.DELIVERED, [("charge", "done", {"receipt": 7}), ("nothing", "done", None)],
+    )  # fmt: skip
+    assert len(till.charged) == 1
+
+
+@pytest.mark.req("W9")
+def test_an_older_export_without_steps_names_the_events_that_cannot_resume(store_url: str, tmp_path: Path) -> None:
+    _buried(store_url)
+    line = json.loads(redrive("dlq", "export", "-u", store_url).out)
+    del line["steps"]
+    file, other = tmp_path / "old.jsonl", f"sqlite:///{tmp_path}/other.db"
+    file.write_text(json.dumps(line) + "\n")
+    in_app(other, _nothing)
+
+    result = redrive("dlq", "import", str(file), "--reason", "moved", "-u", other)
+
+    assert result.code == 0
+    assert "1 dead letter of an older export, which did not carry steps" in result.err
+    assert line["id"] in result.err
+
+
+@pytest.mark.req("W9")
+@pytest.mark.parametrize("change", [{"compensation": "failed"}, {"state": "compensating"}])
+def test_an_event_that_is_being_undone_elsewhere_is_not_taken_in(
+    sqlite_url: str, tmp_path: Path, change: dict[str, str]
+) -> None:
+    _buried(sqlite_url)
+    line = json.loads(redrive("dlq", "export", "-u", sqlite_url).out)
+    line = {**line, **change, "steps": [{**line["steps"][0], **change}]}
+    file, other = tmp_path / "dead.jsonl", f"sqlite:///{tmp_path}/other.db"
+    file.write_text(json.dumps(line) + "\n")
+    in_app(other, _nothing)
+
+    result = redrive("dlq", "import", str(file), "--reason", "moved", "-u", other)
+
+    assert result.code != 0
+    assert "its compensations have not ended" in result.err
+
+
+async def _nothing(app: Redrive) -> None: ...

@@ -22,6 +22,9 @@ class Imported:
     already: int = 0
     bad_count: int = 0
     bad: list[tuple[int, str]] = field(default_factory=list)
+    stepless_count: int = 0
+    stepless: list[str] = field(default_factory=list)
+    """The first events of an earlier version's export, which did not carry steps: a replay runs all their steps."""
 
 
 async def check_letters(lines: Iterable[bytes]) -> Imported:
@@ -65,6 +68,10 @@ def _letters(lines: Iterable[bytes], found: Imported) -> Iterator[dict[str, Any]
             if len(found.bad) < _MOST_BAD:
                 found.bad.append((number, str(error)))
             continue
+        if row["steps"] is None:
+            found.stepless_count += 1
+            if len(found.stepless) < _MOST_BAD:
+                found.stepless.append(row["id"])
         yield row
 
 
@@ -74,6 +81,7 @@ def _chunks(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     for row in rows:
         chunk.append(row)
         size += len(row["payload"]) + len(row["failure_history"]) + len(row["last_error"] or "")
+        size += sum(len(step["result"] or "") for step in row["steps"] or ())
         if len(chunk) >= _CHUNK or size >= _CHUNK_BYTES:
             yield chunk
             chunk, size = [], 0

@@ -4,7 +4,7 @@ import csv
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Annotated, Any, BinaryIO, Final, TextIO
 
 import typer
 
+from redrive import letters
 from redrive.errors import ConfigurationError, Refused
 from redrive.event import Event, Status
 from redrive.letters import MOST_BYTES
@@ -43,6 +44,7 @@ _COLUMNS: Final = (
     "idempotency_key", "correlation_id", "causation_id", "queue", "fingerprint", "headers", "payload",
 )  # fmt: skip
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
+_CHUNK: Final = 200
 _MOST_CELL: Final = 32_000  # a spreadsheet cuts a cell at 32,767 characters
 
 
@@ -86,9 +88,10 @@ async def _export(
         with _written_to(to) as file, show.progress("writing dead letters") as advance:
             write = _csv_writer(file) if format_ is Format.CSV else _jsonl_writer(file)
             written = 0
-            async for event in views.pages(app, wanted):
-                write(event)
-                written += 1
+            async for events in _chunks(views.pages(app, wanted)):
+                for line in await letters.written(app.store, events):
+                    write(line)
+                written += len(events)
                 advance(written)
     if to not in (None, "-"):
         say(f"{plural(written, 'dead letter')} written to {to}")
@@ -109,19 +112,25 @@ def _written_to(to: str | None) -> Iterator[TextIO]:
         yield file
 
 
-def _jsonl_writer(file: TextIO) -> Callable[[Event], object]:
-    return lambda event: file.write(show.json_text(event.to_json()) + "\n")
+async def _chunks(events: AsyncIterator[Event]) -> AsyncIterator[list[Event]]:
+    chunk: list[Event] = []
+    async for event in events:
+        chunk.append(event)
+        if len(chunk) == _CHUNK:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
 
 
-def _csv_writer(file: TextIO) -> Callable[[Event], object]:
+def _jsonl_writer(file: TextIO) -> Callable[[dict[str, Any]], object]:
+    return lambda line: file.write(show.json_text(line) + "\n")
+
+
+def _csv_writer(file: TextIO) -> Callable[[dict[str, Any]], object]:
     writer = csv.writer(file)
     writer.writerow(_COLUMNS)
-    return lambda event: writer.writerow(_cells(event))
-
-
-def _cells(event: Event) -> list[str]:
-    shown = event.to_json()
-    return [_cell(shown[name]) for name in _COLUMNS]
+    return lambda line: writer.writerow([_cell(line[name]) for name in _COLUMNS])
 
 
 def _cell(value: Any) -> str:
@@ -150,6 +159,7 @@ def import_letters(
     why = "only looking" if dry_run else reason_from(reason, "import")
     with _read_from(file) as lines:
         came = run(_import(url_from(ctx, url), lines, actor(by), why, skip_bad=skip_bad, dry_run=dry_run))
+    _tell_stepless(came)
     if output is Output.TABLE:
         show.put_line(_came(came, dry_run=dry_run))
     else:
@@ -159,6 +169,7 @@ def import_letters(
             "would_import": came.imported if dry_run else None,
             "already_there": came.already,
             "bad": came.bad_count,
+            "without_steps": came.stepless_count,
         }
         show.plain(told, output)
     if not came.lines:
@@ -187,6 +198,16 @@ def _tell_bad(checked: Imported) -> None:
         say(f"✗ line {number:,}: {why}")
     if checked.bad_count > len(checked.bad):
         say(f"  and {checked.bad_count - len(checked.bad):,} more")
+
+
+def _tell_stepless(came: Imported) -> None:
+    if not came.stepless_count:
+        return
+    some = ", ".join(came.stepless) + (", …" if came.stepless_count > len(came.stepless) else "")
+    say(
+        f"! {plural(came.stepless_count, 'dead letter')} of an older export, which did not carry steps. If their "
+        f"handlers have steps, a replay runs all of them again: {some}"
+    )
 
 
 def _came(came: Imported, *, dry_run: bool) -> str:

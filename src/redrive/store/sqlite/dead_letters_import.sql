@@ -4,7 +4,8 @@ insert into redrive_outbox (
     id, type, source, target, subject, headers, idempotency_key, retry_key, correlation_id, causation_id,
     ordering_key, queue, priority, due_at, attempts, lost_count, max_attempts, fence, generation, cycle,
     first_failed_at, last_error, error_class, error_type, safe_to_retry, fingerprint, failure_history, created_at,
-    ended_at, deleted_at, deadline_at, payload, status, deferred_count, degraded)
+    ended_at, deleted_at, deadline_at, payload, status, deferred_count, degraded,
+    compensation, steps_from)
 select
     json_extract(r.value, '$.id'), json_extract(r.value, '$.type'), json_extract(r.value, '$.source'),
     json_extract(r.value, '$.target'), json_extract(r.value, '$.subject'), json_extract(r.value, '$.headers'),
@@ -20,7 +21,8 @@ select
     json_extract(r.value, '$.failure_history'), json_extract(r.value, '$.created_at'),
     json_extract(r.value, '$.ended_at'), json_extract(r.value, '$.deleted_at'),
     json_extract(r.value, '$.deadline_at'), json_extract(r.value, '$.payload'),
-    'failed', json_extract(r.value, '$.deferred_count'), json_extract(r.value, '$.degraded')
+    'failed', json_extract(r.value, '$.deferred_count'), json_extract(r.value, '$.degraded'),
+    json_extract(r.value, '$.compensation'), json_extract(r.value, '$.steps_from')
 from json_each(:rows) r where true  -- without it SQLite reads the conflict clause as part of a join
 on conflict (id) do nothing
 returning id, source, fingerprint, deleted_at
