@@ -177,7 +177,10 @@ class Batch:
     async def add(
         self, type_: str, payload: Any = None, *, group: str | None = None, **options: Unpack[Options]
     ) -> Published:
-        """Publish an event as a member; ``BatchClosed`` when it is too late for that."""
+        """Publish an event as a member; ``BatchClosed`` when it is too late for that.
+
+        ``Refused`` when a live event outside the batch has its retry key: the batch could not count that one.
+        """
         return (await self._hands.publish(self._rows(type_, payload, group, options)))[0]
 
     async def add_many(self, events: Iterable[Drafted]) -> list[Published]:

@@ -88,12 +88,13 @@ class Operations(Registry, ABC):
 
     async def replay(
         self, event_id: UUID, *, by: str, reason: str, generation: int | None = None, payload: Any = UNCHANGED,
-        cycle: int | None = None, from_start: bool = False,
+        cycle: int | None = None, from_start: bool = False, repeat_steps: bool = False,
     ) -> None:  # fmt: skip
         """Send a dead letter round again.
 
-        It goes on after the steps it has finished; ``from_start`` forgets them. One whose steps were undone starts anew
-        by itself; while they are being undone it is refused.
+        It goes on after the steps it has finished; ``from_start`` forgets them, and is refused when one of them has a
+        compensation that has not run, unless ``repeat_steps`` says that it may happen twice. One whose steps were
+        undone starts anew; while they are being undone it is refused. One whose effect is there is ended as delivered.
         With ``payload`` it goes with an edited one: checked against today's handler, the original kept as a revision.
         Identity (id, keys, correlation, causation) cannot be edited. With the ``cycle`` of the event that you have seen
         it is refused when somebody else has replayed it since. Where redrives need approval, an edit does: propose it.
@@ -101,6 +102,8 @@ class Operations(Registry, ABC):
         store = await self._ready()
         if payload is not UNCHANGED and await redrive.approval_limit(store, self.approval_above) is not None:
             raise NeedsApproval("an edited payload needs a second person here: app.propose(…), and somebody approves")
+        if from_start and not repeat_steps:
+            await self._refuse_repeating(event_id)
         text = None if payload is UNCHANGED else (await self._edited(event_id, payload))[1]
         await replay.replay(
             store,
@@ -115,18 +118,30 @@ class Operations(Registry, ABC):
 
     async def propose(
         self, event_id: UUID, payload: Any, *, by: str, reason: str, generation: int | None = None,
-        cycle: int | None = None, from_start: bool = False,
+        cycle: int | None = None, from_start: bool = False, repeat_steps: bool = False,
     ) -> Redriving:  # fmt: skip
         """Propose to replay a dead letter with an edited payload: it goes when somebody else approves."""
         store = await self._ready()
         if generation is not None:
             check_whole(generation, "generation")
         who, why = check_actor(by, "replay"), check_reason(reason, "replay")
+        if from_start and not repeat_steps:
+            await self._refuse_repeating(event_id)
         event, text = await self._edited(event_id, payload)
         edit = Revision(event_id, event.cycle if cycle is None else cycle, text)
         return await revision.propose(
             store, self.clock.new_id(), edit, by=who, reason=why, generation=generation, from_start=from_start
         )
+
+    async def _refuse_repeating(self, event_id: UUID) -> None:
+        """Refuse to forget steps that have an effect which nobody has undone."""
+        names = [each.name for each in await self.steps(event_id) if each.is_to_undo]
+        if names:
+            raise Refused(
+                f"event {event_id} has finished steps that were not undone ({', '.join(names)}): from the start they "
+                "would run again. Replay it without from_start to continue after them, or say repeat_steps "
+                "(--repeat-steps) if they may run twice"
+            )
 
     async def _edited(self, event_id: UUID, payload: Any) -> tuple[Event, str]:
         store = await self._ready()
@@ -173,11 +188,12 @@ class Operations(Registry, ABC):
 
     async def start(
         self, token: str, *, by: str, reason: str, release: Release | None = None, generation: int | None = None,
-        from_start: bool = False,
+        from_start: bool = False, repeat_steps: bool = False,
     ) -> Redriving:  # fmt: skip
         """Start a planned redrive. The workers carry it on; ``redriving`` tells how it goes.
 
-        Its events go on after the steps they have finished; ``from_start`` forgets those.
+        Its events go on after the steps they have finished; ``from_start`` forgets those, and is refused when one of
+        them has a compensation that has not run, unless ``repeat_steps`` says that it may happen twice.
         """
         if generation is not None:
             check_whole(generation, "generation")
@@ -185,7 +201,7 @@ class Operations(Registry, ABC):
         return await redrive.start(
             store, token, by=check_actor(by, "start"), reason=check_reason(reason, "start"),
             release=release or Release(), generation=generation, approval_above=self.approval_above,
-            from_start=from_start,
+            from_start=from_start, repeat_steps=repeat_steps,
         )  # fmt: skip
 
     async def redriving(self, redrive_id: UUID) -> Redriving:

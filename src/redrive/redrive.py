@@ -33,6 +33,7 @@ DEFAULT_IN_FLIGHT: Final = 5_000
 REPLAY_BUDGET: Final = 50
 DIGEST_SHOWN: Final = 12
 BUSY_SECONDS: Final = 0.1
+_NAMED: Final = 5
 _MANY: Final = 100  # went at once: the workers may be waiting for more
 IDLE_SECONDS: Final = 0.5
 _PAGE: Final = 100  # payloads may be large
@@ -298,6 +299,7 @@ async def start(
     generation: int | None,
     approval_above: int | None,
     from_start: bool = False,
+    repeat_steps: bool = False,
 ) -> Redriving:
     """Let a planned redrive go. Needs the token of the plan as it was shown."""
     release.check()
@@ -305,6 +307,8 @@ async def start(
     async with store.transaction() as tx:
         planned = await get_in(tx, redrive_id)
         _check_start(planned, digest, await _approval_limit(tx, approval_above))
+        if from_start and not repeat_steps:
+            await _refuse_repeating(tx, redrive_id)
         values: dict[str, Any] = {
             "id": redrive_id, "digest": planned.digest, "by": by, "reason": reason, "generation": generation,
             "rate": release.rate, "max_in_flight": release.max_in_flight, "ramp": list(release.ramp),
@@ -331,6 +335,18 @@ def _stricter(own: int | None, rows: Sequence[Mapping[str, Any]]) -> int | None:
     """Take the stricter of what the database says for everybody and what this app says."""
     limits = [own, json.loads(rows[0]["value"]) if rows else None]
     return min((each for each in limits if each is not None), default=None)
+
+
+async def _refuse_repeating(tx: Transaction, redrive_id: UUID) -> None:
+    """Refuse to forget steps that have an effect which nobody has undone."""
+    rows = await tx.run("redrive_not_undone", id=redrive_id, limit=_NAMED + 1)
+    if rows:
+        named = ", ".join(str(row["event_id"]) for row in rows[:_NAMED]) + (", …" if len(rows) > _NAMED else "")
+        raise Refused(
+            f"events of this plan have finished steps that were not undone ({named}): from the start they would run "
+            "again. Start it without from_start to continue after them, or say repeat_steps (--repeat-steps) if they "
+            "may run twice"
+        )
 
 
 def _check_start(planned: Redriving, digest: str, approval_above: int | None) -> None:

@@ -27,19 +27,42 @@ async def replay(
     cycle: int | None = None,
     from_start: bool = False,
 ) -> None:  # fmt: skip
-    """Send a dead letter round again, with an edited payload if one is given; the original is kept."""
+    """Send a dead letter round again, with an edited payload if one is given; the original is kept.
+
+    One whose effect is there already is ended as delivered instead: its handler would only find that out.
+    """
     if generation is not None:
         check_whole(generation, "generation")
     who, why = check_actor(by, "replay"), check_reason(reason, "replay")
-    await store.replay(
-        event_id,
-        generation=generation,
-        by=who,
-        reason=why,
-        payload=payload,
-        cycle=cycle,
-        from_start=from_start,
-    )
+    try:
+        await store.replay(
+            event_id,
+            generation=generation,
+            by=who,
+            reason=why,
+            payload=payload,
+            cycle=cycle,
+            from_start=from_start,
+        )
+    except Refused:
+        if payload is not None or not await _end_handled(store, event_id, by=who, reason=why, cycle=cycle):
+            raise
+
+
+async def _end_handled(store: Store, event_id: UUID, *, by: str, reason: str, cycle: int | None) -> bool:
+    """Deliver a dead letter whose effect is there, without its handler; ``False`` when it is none."""
+    async with store.transaction() as tx:
+        rows = await tx.run("deliver_handled", id=event_id, cycle=cycle)
+        for row in rows:
+            await _leave(tx, rows)
+            if row["batch_id"] is not None:
+                await tx.run("batch_look", ids=[str(row["batch_id"])], force=False, by=by)
+            facts = {
+                "reason": reason, "generation": row["generation"], "cycle": row["cycle"], "from_start": False,
+                "already_handled": True,
+            }  # fmt: skip
+            await tx.record([(event_id, "replayed", row["source"], by, facts)])
+    return bool(rows)
 
 
 async def cancel(store: Store, event_id: UUID, *, by: str, reason: str) -> None:
@@ -87,12 +110,17 @@ async def mark(
 
 async def _count(tx: Transaction, verb: Mark, rows: Sequence[Mapping[str, Any]]) -> None:
     if verb == "discard":
-        prints = [row["fingerprint"] for row in rows if row["fingerprint"] is not None]
-        await tx.run("group_uncount", fingerprints=prints)
-        for target, key in sorted({(row["target"], row["ordering_key"]) for row in rows if row["ordering_key"]}):
-            await tx.run("promote", target=target, ordering_key=key)
+        await _leave(tx, rows)
     else:
         await tx.run("group_count", ids=[str(row["id"]) for row in rows], is_new=False)
+
+
+async def _leave(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Take dead letters out of their groups, and let the next of their ordering keys go."""
+    prints = [row["fingerprint"] for row in rows if row["fingerprint"] is not None]
+    await tx.run("group_uncount", fingerprints=prints)
+    for target, key in sorted({(row["target"], row["ordering_key"]) for row in rows if row["ordering_key"]}):
+        await tx.run("promote", target=target, ordering_key=key)
 
 
 def _refusal(verb: Mark, event: Event) -> str:

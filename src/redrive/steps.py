@@ -179,6 +179,11 @@ class StepRecord:
     started_at: datetime
     ended_at: datetime | None
 
+    @property
+    def is_to_undo(self) -> bool:
+        """Whether it counts, has an effect that a compensation would undo, and none has."""
+        return not self.forgotten and self.compensation_id is not None and self.state in ("started", "done")
+
     def to_json(self) -> dict[str, Any]:
         """Return a plain dict."""
         shown = {each.name: getattr(self, each.name) for each in fields(self)}

@@ -325,3 +325,37 @@ async def test_members_are_kept_until_the_final_notice_and_the_batch_goes_after_
     assert await purged() == (3, 1, 1)  # a parcel and two notices, and with its last member the batch
     with pytest.raises(BatchNotFound):
         await made.look()
+
+
+@pytest.mark.req("E8")
+@pytest.mark.parametrize("elsewhere", ["in no batch", "in another batch"])
+async def test_a_member_whose_retry_key_is_live_outside_is_refused_and_nothing_of_its_call_is_added(
+    depot: Depot, elsewhere: str
+) -> None:
+    other = await depot.app.batches.open("another")
+    outside = await depot.app.publish(
+        "parcel", {}, retry_key="k", delay=60, batch=None if elsewhere == "in no batch" else other
+    )
+    made = await depot.app.batches.open("import")
+
+    with pytest.raises(Refused, match=f"event {outside.id} with retry key 'k' is under way outside batch {made.id}"):
+        await made.add_many([("parcel", {}), ("parcel", {}, {"retry_key": "j"}), ("parcel", {}, {"retry_key": "k"})])
+    assert (await made.look()).total == 0
+    await depot.app.cancel(outside.id, by="ann", reason="it is in the way")
+    added = [await made.add("parcel", {}, retry_key="k") for _ in range(2)]
+
+    assert [each.created for each in added] == [True, False]  # its own live member is answered as ever
+    assert (await made.look()).total == 1
+
+
+@pytest.mark.req("E8")
+async def test_a_member_that_is_refused_leaves_nothing_in_a_transaction_either(depot: Depot) -> None:
+    await depot.app.publish("parcel", {}, retry_key="k", delay=60)
+    made = await depot.app.batches.open("import")
+
+    with pytest.raises(Refused, match="is under way outside batch"):
+        async with depot.app.transaction() as tx:
+            await tx.publish("parcel", {}, batch=made)
+            await tx.publish("parcel", {}, batch=made, retry_key="k")
+
+    assert (await made.look()).total == 0

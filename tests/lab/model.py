@@ -174,6 +174,12 @@ class Outbox:
 
     def replay(self, n: int, payload: str | None = None) -> Any:
         row = self._row(n)
+        if row.status == "failed" and not row.is_discarded and payload is None and (
+            row.target, row.idempotency_key) in self.handled:  # fmt: skip
+            row.status, row.ended = "delivered", self.now
+            self._promote([row])
+            self._note(n, "replayed", "ann", reason="why", generation=0, cycle=row.cycle, from_start=False)
+            return
         if row.status != "failed" or row.is_discarded or self._why_not(row):
             raise Refused
         if payload is not None:

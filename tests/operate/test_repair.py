@@ -449,7 +449,8 @@ def test_a_broken_line_is_named_and_stops_everything_unless_it_may_be_skipped(de
     ):
         assert f"✗ line {number}: " in strict.err
         assert said in strict.err
-    assert lax.json == {"lines": 8, "imported": 1, "would_import": None, "already_there": 0, "bad": 7}
+    told = {"lines": 8, "imported": 1, "would_import": None, "already_there": 0, "bad": 7, "without_steps": 0}
+    assert lax.json == told
     assert desk.dead_count() == 3
 
 

@@ -50,7 +50,7 @@ def test_an_event_is_shown_with_its_steps(store_url: str, dead: str) -> None:
 
 @pytest.mark.req("B10")
 def test_a_replay_from_the_start_forgets_and_says_so(store_url: str, dead: str) -> None:
-    redrive("replay", dead, "--from-start", "--reason", "anew", "-u", store_url)
+    redrive("replay", dead, "--from-start", "--repeat-steps", "--reason", "anew", "-u", store_url)
 
     assert read(store_url, dead).steps_from == 1
     assert "from the start" in redrive("events", "timeline", dead, "-u", store_url).out
@@ -68,7 +68,7 @@ def test_a_planned_redrive_can_start_anew(store_url: str, dead: str) -> None:
     token = redrive("plan", "type:order.paid", "-o", "json", "-u", store_url).json["token"]
 
     started = redrive(
-        "run", token, "--from-start", "--reason", "anew", "--detach", "-o", "json", "-u", store_url
+        "run", token, "--from-start", "--repeat-steps", "--reason", "anew", "--detach", "-o", "json", "-u", store_url
     ).json  # fmt: skip
 
     assert started["from_start"] is True

@@ -455,3 +455,22 @@ async def test_the_harness_undoes_too() -> None:
         assert [attempt.outcome for attempt in ran] == ["dead-lettered", "delivered", "delivered", "delivered"]
         assert saga.log == ["do a", "do b", "do c", "undo c", "undo b", "undo a"]
         h.assert_nothing_pending()
+
+
+@pytest.mark.req("W9", "B10")
+async def test_steps_that_were_not_undone_run_again_only_when_somebody_says_so(app: Redrive) -> None:
+    saga = Saga(app, compensate_on=("cancelled",))
+    published = await app.publish("saga")
+    await app.worker().drain()
+    assert (await found(app, published.id)).is_dead_letter
+
+    with pytest.raises(Refused, match=r"finished steps that were not undone \(a, b, c\).*--repeat-steps"):
+        await app.replay(published.id, by="anna", reason="anew", from_start=True)
+    plan = await app.plan("type:saga", by="anna", unsafe=True)
+    with pytest.raises(Refused, match=f"finished steps that were not undone \\({published.id}\\)"):
+        await app.start(plan.redrive.token, by="anna", reason="anew", from_start=True)
+    assert (await found(app, published.id)).is_dead_letter
+    await app.replay(published.id, by="anna", reason="it was refunded by hand", from_start=True, repeat_steps=True)
+    await app.worker().drain()
+
+    assert saga.log == ["do a", "do b", "do c"] * 2

@@ -16,7 +16,7 @@ from redrive import Event, FailureCycle, Redrive, Refused, Status
 from redrive.clock import SystemClock, VirtualClock
 from redrive.event import HISTORY_LIMIT
 from redrive.store.base import EVENT_COLUMNS
-from tests.stores.helpers import Hands, failed, found, kinds, raw, retried
+from tests.stores.helpers import Hands, failed, found, kinds, raw, retried, uuid_of
 
 
 @pytest.mark.req("O5", "W5")
@@ -302,3 +302,43 @@ async def test_two_operators_in_psql_cannot_replay_the_same_event_twice(postgres
 
 def test_the_columns_of_an_event_are_those_of_the_read_view() -> None:
     assert tuple(Event.__dataclass_fields__) == EVENT_COLUMNS
+
+
+@pytest.mark.req("O5", "O8", "B6")
+async def test_a_replay_of_what_has_had_its_effect_ends_it_as_delivered_and_frees_its_key(
+    app: Redrive, hands: Hands
+) -> None:
+    made = await app.batches.open("import")
+    first = await app.publish("t", ordering_key="k", batch=made)
+    second = await app.publish("t", ordering_key="k")
+    await made.close()
+    (row,) = await hands.claim()
+    async with app.store.transaction() as tx:  # as ctx.once_in does; then the attempt fails
+        await tx.mark_handled("t", str(first.id), first.id)
+    await hands.settle(failed(row))
+    assert await hands.claim() == []
+
+    await app.replay(first.id, by="ann", reason="its effect is there")
+
+    ended = await found(app, first.id)
+    assert (ended.status, ended.cycle, (await app.group("f1")).dead_count) == (Status.DELIVERED, 0, 0)
+    assert [uuid_of(each) for each in await hands.claim()] == [second.id]
+    assert (await app.batches.get(made.id)).final is not None
+    last = (await app.trail(first.id))[-1]
+    assert (last.kind, last.actor, last.facts["already_handled"]) == ("replayed", "ann", True)
+    with pytest.raises(Refused, match="is delivered: only a dead letter"):
+        await app.replay(first.id, by="ann", reason="again")
+
+
+@pytest.mark.req("O5")
+async def test_an_edited_payload_is_no_reason_to_end_what_has_had_its_effect(app: Redrive, hands: Hands) -> None:
+    dead = await hands.dead_letter("t")
+    async with app.store.transaction() as tx:
+        await tx.mark_handled("t", str(dead), dead)
+
+    with pytest.raises(Refused, match="already handled"):
+        await app.replay(dead, payload={"n": 2}, by="ann", reason="typo")
+    with pytest.raises(Refused):
+        await app.replay(dead, cycle=7, by="ann", reason="somebody else was faster")
+
+    assert (await found(app, dead)).status is Status.FAILED

@@ -70,7 +70,7 @@ async def act(app: Redrive, verb: ManyVerb, events: Sequence[Event], *, by: str,
 
 async def replay(
     app: Redrive, events: Sequence[Event], *, by: str, reason: str, generation: int | None = None,
-    payloads: Mapping[UUID, Any] | None = None, from_start: bool = False,
+    payloads: Mapping[UUID, Any] | None = None, from_start: bool = False, repeat_steps: bool = False,
 ) -> list[Done]:  # fmt: skip
     """Replay each of the events, those in ``payloads`` with an edited one.
 
@@ -83,14 +83,15 @@ async def replay(
             "`redrive plan` makes a plan of them that somebody else can approve"
         )
     if limit is not None and payloads is not None:
-        how = {"by": by, "reason": reason, "generation": generation, "from_start": from_start}
+        how = {"by": by, "reason": reason, "generation": generation, "from_start": from_start,
+               "repeat_steps": repeat_steps}  # fmt: skip
         return [await _proposed(app, event, payloads[event.id], **how) for event in events]
     return [
         await _done(
             event, "replay",
             app.replay(event.id, by=by, reason=reason, generation=generation,
                        payload=UNCHANGED if payloads is None else payloads[event.id], cycle=event.cycle,
-                       from_start=from_start),
+                       from_start=from_start, repeat_steps=repeat_steps),
         )
         for event in events
     ]  # fmt: skip
@@ -290,7 +291,7 @@ async def plan_story(app: Redrive, planned: Plan) -> views.PlanStory:
 
 async def start(
     app: Redrive, token: str, *, by: str, reason: str, release: Release, generation: int | None = None,
-    from_start: bool = False,
+    from_start: bool = False, repeat_steps: bool = False,
 ) -> Redriving:  # fmt: skip
     """Start a planned redrive; an agent starts more than a few events only when a person has approved it."""
     if is_agent(by):
@@ -300,7 +301,10 @@ async def start(
                 f"{planned.ready:,} events are more than the {await agents_limit(app):,} that {by} may start alone: "
                 f"a person approves first, in the console or with `redrive redrives approve {planned.id}`"
             )
-    return await app.start(token, by=by, reason=reason, release=release, generation=generation, from_start=from_start)
+    return await app.start(
+        token, by=by, reason=reason, release=release, generation=generation, from_start=from_start,
+        repeat_steps=repeat_steps,
+    )  # fmt: skip
 
 
 async def approval_limit(app: Redrive) -> int | None:

@@ -204,6 +204,8 @@ class _Story:
     def _replayed(self, facts: Mapping[str, Any], entry: TrailEntry) -> tuple[str, str]:
         self._cycle = int(facts.get("cycle") or self._cycle + 1)
         anew = ", from the start" if facts.get("from_start") else ""
+        if facts.get("already_handled"):
+            return f"ended as delivered by {entry.actor}: its effect was there", str(facts.get("reason") or "")
         return f"replayed by {entry.actor}{anew}", str(facts.get("reason") or "")
 
     def _cancelled(self, facts: Mapping[str, Any], entry: TrailEntry) -> tuple[str, str]:

@@ -952,6 +952,15 @@ async def publish_rows(
         new = _sql(connection, "publish_new")
         await connection.fetch(new.numbered, *new.values(postgres_new(events, now, notify=notify)))
         return published_from(events, ())
+    if any(event.batch_id is not None and event.retry_key is not None for event in events):
+        async with connection.transaction():  # a member may be refused: then nothing is written
+            return await _publish_keyed(connection, events, now, notify=notify)
+    return await _publish_keyed(connection, events, now, notify=notify)
+
+
+async def _publish_keyed(
+    connection: Any, events: Sequence[NewEvent], now: datetime | None, *, notify: bool
+) -> list[Published]:
     query = _sql(connection, "publish")
     rows: list[Any] = []
     asked = first_of_each_key(events)

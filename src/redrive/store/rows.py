@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
+from redrive.errors import Refused
 from redrive.event import NewEvent, Published
 from redrive.instant import to_micros
 
@@ -108,9 +109,25 @@ def unanswered(events: Sequence[NewEvent], rows: Sequence[Any]) -> list[NewEvent
 
 
 def published_from(events: Sequence[NewEvent], rows: Sequence[Any]) -> list[Published]:
-    """Match what the database answered (id, target, retry key) with what was asked."""
+    """Match what the database answered (id, target, retry key, batch) with what was asked.
+
+    A member whose retry key belongs to a live event outside its batch is refused: the batch would not count it.
+    """
     if all(event.retry_key is None for event in events):
         return [Published(event.id, event.target, created=True) for event in events]
     by_key = {(row[1], row[2]): UUID(str(row[0])) for row in rows if row[2] is not None}
+    in_batch = {(row[1], row[2]): row[3] for row in rows if row[2] is not None}
+    for event in events:
+        if event.batch_id is not None and event.retry_key is not None:
+            key = (event.target, event.retry_key)
+            if str(in_batch[key]) != str(event.batch_id):
+                raise Refused(_outside(by_key[key], event))
     found = [event.id if event.retry_key is None else by_key[event.target, event.retry_key] for event in events]
     return [Published(each, event.target, created=each == event.id) for each, event in zip(found, events, strict=True)]
+
+
+def _outside(other: UUID, event: NewEvent) -> str:
+    return (
+        f"event {other} with retry key {event.retry_key!r} is under way outside batch {event.batch_id}: nothing was "
+        "added. Wait until it has ended, or add this one without a retry key"
+    )

@@ -39,7 +39,7 @@ _SHARE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(%?)")
 _MOST_AT_ONCE: Final = 1_000_000
 _MOST_STAGES: Final = 20
 _ADVICE: Final = {
-    "already handled": "its effect is there: discard it",
+    "already handled": "its effect is there: replay it by its id, which ends it as delivered",
     "live duplicate of its retry key": "wait for that one, or cancel it",
     "second dead letter with its retry key": "plan again when the first has gone through",
     "in another redrive": "wait for that one, or abort it",
@@ -182,6 +182,9 @@ def run_plan(  # noqa: PLR0917 - typer calls it by name
     from_start: Annotated[
         bool, typer.Option("--from-start", help="Forget the finished steps; go on after them otherwise.")
     ] = False,
+    repeat_steps: Annotated[
+        bool, typer.Option("--repeat-steps", help="With --from-start: run finished steps again that were not undone.")
+    ] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Start it, and do not wait for its end.")] = False,
     by: ByOption = None,
     output: OutputOption = Output.TABLE,
@@ -200,7 +203,16 @@ def run_plan(  # noqa: PLR0917 - typer calls it by name
         raise BadInput(f"--generation is a whole number from 0, not {generation}")
     try:
         standing = run(
-            _start(database, token, by=who, reason=why, release=release, generation=generation, from_start=from_start)
+            _start(
+                database,
+                token,
+                by=who,
+                reason=why,
+                release=release,
+                generation=generation,
+                from_start=from_start,
+                repeat_steps=repeat_steps,
+            )
         )
     except KeyboardInterrupt:
         say("Interrupted while it was being started: `redrive redrives ls` says whether it was.")

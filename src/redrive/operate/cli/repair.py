@@ -77,6 +77,9 @@ def replay(  # noqa: PLR0917 - typer calls it by name
     from_start: Annotated[
         bool, typer.Option("--from-start", help="Forget the finished steps; go on after them otherwise.")
     ] = False,
+    repeat_steps: Annotated[
+        bool, typer.Option("--repeat-steps", help="With --from-start: run finished steps again that were not undone.")
+    ] = False,
     dry_run: DryRunOption = False,
     by: ByOption = None,
     output: OutputOption = Output.TABLE,
@@ -93,7 +96,8 @@ def replay(  # noqa: PLR0917 - typer calls it by name
     if generation is not None and not 0 <= generation < 2**63:
         raise BadInput(f"--generation is a whole number from 0, not {generation}")
     place, who, named = place_from(ctx, url, app), actor(by), ids_from(ids)
-    options = {"by": who, "reason": why, "generation": generation, "from_start": from_start}
+    options = {"by": who, "reason": why, "generation": generation, "from_start": from_start,
+               "repeat_steps": repeat_steps}  # fmt: skip
     outcomes = run(_replay(place, named, edit, output, dry_run=dry_run, **options))
     show.told(outcomes, output)
     if any(done.refused for done in outcomes):

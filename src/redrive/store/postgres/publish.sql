@@ -26,16 +26,16 @@ with moment as materialized (
            batch_id, batch_group)
     on conflict (target, retry_key) where retry_key is not null and status in ('pending', 'in_flight', 'blocked')
         do nothing
-    returning o.id, o.target, o.retry_key, o.queue
+    returning o.id, o.target, o.retry_key, o.batch_id, o.queue
 ), woken as (
     select count(pg_notify('redrive', w.queue)) as n from (select distinct queue from published) w where :notify::boolean
 )
-select p.id, p.target, p.retry_key from published p, woken
+select p.id, p.target, p.retry_key, p.batch_id from published p, woken
 union all
-select l.id, g.target, g.retry_key
+select l.id, g.target, g.retry_key, l.batch_id
 from unnest(:targets::text[], :retry_keys::text[]) as g(target, retry_key)
 cross join lateral (
-    select o.id from redrive.outbox o
+    select o.id, o.batch_id from redrive.outbox o
     where o.target = g.target and o.retry_key = g.retry_key and o.status in ('pending', 'in_flight', 'blocked')
     limit 1
 ) l

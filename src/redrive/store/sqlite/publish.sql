@@ -13,4 +13,4 @@ values (
     coalesce(:deadline_at, max(:now, (select highest from redrive_clock)) + :deadline), :batch_id, :batch_group)
 on conflict (target, retry_key) where retry_key is not null and status in ('pending', 'in_flight', 'blocked')
     do update set retry_key = excluded.retry_key
-returning id, target, retry_key
+returning id, target, retry_key, batch_id

@@ -124,6 +124,9 @@ class Replay(Why):
 
     generation: Annotated[int | None, Field(ge=0, lt=2**63)] = None
     from_start: bool = Field(default=False, description="Forget the finished steps; go on after them otherwise.")
+    repeat_steps: bool = Field(
+        default=False, description="With `from_start`: run finished steps again that were not undone."
+    )
 
 
 @router.post("/events/{event_id}/replay")
@@ -132,8 +135,9 @@ async def replay(app: AppOf, caller: CallerOf, event_id: IdPath, how: Replay) ->
     """Send a dead letter round again, in place: its identity and the history of failures stay."""
     found = await views.find(app, event_id)
     (done,) = await actions.replay(
-        app, [found], by=caller.actor, reason=how.reason, generation=how.generation, from_start=how.from_start
-    )
+        app, [found], by=caller.actor, reason=how.reason, generation=how.generation, from_start=how.from_start,
+        repeat_steps=how.repeat_steps,
+    )  # fmt: skip
     return told(done)
 
 
@@ -163,7 +167,7 @@ async def edit_and_replay(
     payload = _edited(found, how)
     (done,) = await actions.replay(
         app, [found], by=caller.actor, reason=how.reason, generation=how.generation, from_start=how.from_start,
-        payloads={found.id: payload},
+        repeat_steps=how.repeat_steps, payloads={found.id: payload},
     )  # fmt: skip
     changes = [each.to_json() for each in edit.differences(found.payload, payload)]
     return {**told(done), "changes": app.mask.everywhere(changes, secrets=masked.secrets_of(app, found))}

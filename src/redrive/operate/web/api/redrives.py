@@ -82,6 +82,9 @@ class Start(Why):
     )
     generation: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     from_start: bool = False
+    repeat_steps: bool = Field(
+        default=False, description="With `from_start`: run finished steps again that were not undone."
+    )
 
 
 @router.post("/redrives/{redrive_id}/start")
@@ -93,7 +96,7 @@ async def start(app: AppOf, caller: CallerOf, redrive_id: IdPath, how: Start) ->
         raise Refused("this token is not of this plan: use the token that the plan was answered with")
     started = await actions.start(
         app, how.token, by=caller.actor, reason=how.reason, generation=how.generation, from_start=how.from_start,
-        release=Release(how.rate, how.max_in_flight, tuple(how.ramp), how.halt_at),
+        repeat_steps=how.repeat_steps, release=Release(how.rate, how.max_in_flight, tuple(how.ramp), how.halt_at),
     )  # fmt: skip
     return views.redriving_json(started)
 
