@@ -88,6 +88,8 @@ class Side(ABC):
     """One broker, and what can be done to it."""
 
     broker: str
+    start = "earliest"
+    """Where a consumer group begins."""
     where: str
     """Where whoever takes in connects to."""
 

@@ -64,7 +64,7 @@ async def take(url: str, ledger: Ledger, options: dict[str, Any]) -> None:
         app.intake(Nats(where).stream(name, durable="lab"), batch=options["batch"])
     else:
         kafka = Kafka(where, settings={"session.timeout.ms": 6_000})
-        app.intake(kafka.topic(name, group=f"lab-{name}"), batch=options["batch"])
+        app.intake(kafka.topic(name, group=f"lab-{name}", start=options["start"]), batch=options["batch"])
     (intake,) = app.traffic.intakes.values()
     await serve(app, {"lease": "5s", "concurrency": 16})
     ledger.note("taken", "ok", **intake.taken)
