@@ -13,12 +13,11 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
-from redrive import caller, notice, tracing
+from redrive import caller, check, notice, tracing
 from redrive.batch import Batches
 from redrive.classify import DEFAULT_RULES, Rule
 from redrive.clock import Clock, SystemClock
 from redrive.counts import Counts
-from redrive.duration import parse_duration
 from redrive.duty import Duty
 from redrive.errors import (
     ConfigurationError,
@@ -33,10 +32,11 @@ from redrive.mask import DEFAULT_NAMES, Mask
 from redrive.notice import Notices
 from redrive.operations import Operations
 from redrive.options import WorkerOptions
-from redrive.payload import Limits, check_text, check_whole
+from redrive.payload import Limits, check_name, check_whole
 from redrive.policy import RetryPolicy
 from redrive.publish import NAME_LIMIT, new_events
 from redrive.reconcile import Reconcilers
+from redrive.registry import check_rules
 from redrive.reserve import Reservations
 from redrive.retention import Retention
 from redrive.schedule import Schedules
@@ -50,6 +50,7 @@ from redrive.worker import Worker
 
 T = TypeVar("T")
 
+_LONGEST_URL: Final = 2_000
 _SCHEMA_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
@@ -85,15 +86,21 @@ class Redrive(Operations):
         this is; events that are published here bear its name wherever they go, and routes carry no others.
         """
         super().__init__()
-        self.url = url
+        self.url = check.text(url, "url", limit=_LONGEST_URL, like="sqlite:///orders.db")
+        if clock is not None and not hasattr(clock, "database_now"):
+            check.refuse("clock", "a clock like redrive.clock.SystemClock()", clock)
         self.clock: Clock = clock or SystemClock()
-        self.retry = retry or RetryPolicy()
-        self.rules = tuple(rules)
-        self.retention = retention or Retention()
-        self._source = check_text(source, "source", NAME_LIMIT)
-        self.site = check_text(site, "site", NAME_LIMIT)
+        self.retry = check.maybe(retry, check.a, "retry", RetryPolicy, "a RetryPolicy") or RetryPolicy()
+        self.rules = check_rules(rules)
+        self.retention = check.maybe(retention, check.a, "retention", Retention, "a Retention") or Retention()
+        self._source = source if source == "" else check_name(source, "source", NAME_LIMIT)
+        self.site = site if site == "" else check_name(site, "site", NAME_LIMIT)
         self._generation = check_whole(generation, "generation")
-        self.limits = limits or Limits()
+        self.limits = check.maybe(limits, check.a, "limits", Limits, "a Limits like Limits(max_bytes=…)") or Limits()
+        check.flag(notify, "notify")
+        check.maybe(migrate, check.flag, "migrate")
+        check.maybe(approval_above, check.whole, "approval_above", 0)
+        check.texts(mask, "mask", like="iban")
         self.counts = Counts()
         self._notify = notify
         self.approval_above = approval_above
@@ -287,7 +294,8 @@ class Redrive(Operations):
 
     def _drafted(self, events: Iterable[Draft]) -> list[NewEvent]:
         rows: list[NewEvent] = []
-        for type_, payload, *options in events:
+        for draft in events:
+            type_, payload, *options = _checked_draft(draft)
             rows += self.new_events(type_, payload, **(options[0] if options else {}))
         return rows
 
@@ -354,10 +362,10 @@ class Redrive(Operations):
             raise ConfigurationError(message)
         options = WorkerOptions(
             concurrency=concurrency,
-            queues=("default", *self.traffic.queues) if queues is None else tuple(queues),
-            lease_seconds=parse_duration(lease),
-            poll_seconds=parse_duration(poll),
-            drain_seconds=parse_duration(drain),
+            queues=("default", *self.traffic.queues) if queues is None else check.texts(queues, "queues", like="mail"),
+            lease_seconds=check.seconds(lease, "lease"),
+            poll_seconds=check.seconds(poll, "poll"),
+            drain_seconds=check.seconds(drain, "drain"),
             max_lost=max_lost,
             children=children,
             generation=self._generation if generation is None else check_whole(generation, "generation"),
@@ -397,6 +405,13 @@ class Redrive(Operations):
         return self._store
 
 
+def _checked_draft(draft: object) -> Sequence[Any]:
+    match draft:
+        case (_, _) | (_, _, {}):
+            return draft
+    return check.refuse("events", "(type, payload) or (type, payload, options) for each event", draft)
+
+
 def store_for(url: str, clock: Clock, *, notify: bool = True, schema: str | None = None) -> Store:
     """Choose the store by the URL."""
     try:
@@ -410,11 +425,11 @@ def store_for(url: str, clock: Clock, *, notify: bool = True, schema: str | None
     if scheme == "sqlite":
         from redrive.store.sqlite import SqliteStore  # noqa: PLC0415 - a driver is imported when it is asked for
 
+        if parts.query:
+            raise ConfigurationError(f"a SQLite URL takes no option but ?schema=, not ?{parts.query[:64]}")
         path = unquote(url.removeprefix("sqlite://").removeprefix("/"))
         if not path:
-            message = (
-                f"{url!r} names no file: write sqlite:///orders.db, sqlite:////var/lib/orders.db or sqlite:///:memory:"
-            )
+            message = f"the URL {url!r} names no file: write sqlite:///orders.db, sqlite:////var/lib/orders.db or sqlite:///:memory:"
             raise ConfigurationError(message)
         return SqliteStore(path, clock, schema=schema)
     if scheme in ("postgresql", "postgres"):
@@ -424,7 +439,9 @@ def store_for(url: str, clock: Clock, *, notify: bool = True, schema: str | None
             message = f"PostgreSQL needs the driver {error.name}: pip install 'redrive[postgres]'"
             raise MissingDriver(message) from error
         return PostgresStore(url, clock, notify=notify, schema=schema)
-    message = f"{url!r} is not a database redrive knows: use sqlite:///file.db or postgresql://user@host/database"
+    message = (
+        f"the URL {url!r} is not a database redrive knows: use sqlite:///file.db or postgresql://user@host/database"
+    )
     raise ConfigurationError(message)
 
 

@@ -20,7 +20,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from cronsim import CronSim, CronSimError
 
-from redrive.duration import parse_duration, span
+from redrive import check
+from redrive.duration import span
 from redrive.errors import BadDuration, ConfigurationError
 from redrive.instant import from_micros, to_micros
 
@@ -61,7 +62,7 @@ class Cadence:
         seconds = span(every, "every")
         if seconds < _LEAST_SECONDS:
             raise BadDuration("every must be at least 1s: what has to happen more often is no schedule")
-        shift = 0.0 if offset is None else parse_duration(offset)  # type: ignore[arg-type]  # what it cannot read it refuses
+        shift = 0.0 if offset is None else check.seconds(offset, "offset")
         if shift >= seconds:
             raise BadDuration("offset must be shorter than every: it shifts the ticks, it does not put them off")
         return cls(every_seconds=seconds, offset_seconds=shift)

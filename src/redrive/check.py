@@ -33,9 +33,14 @@ def text(value: object, name: str, *, limit: int = NAME_LIMIT, like: str = "") -
         refuse(name, f"a text{example} that is not empty", value)
     if len(value) > limit:
         raise ConfigurationError(f"{name} takes at most {limit:,} characters, not {len(value):,}")
-    if any(unicodedata.category(each) in ("Cc", "Cs", "Zl", "Zp") for each in value):
+    if has_controls(value):
         refuse(name, f"a text{example} on one line, without control characters", value)
     return value
+
+
+def has_controls(value: str) -> bool:
+    """Say whether a text has line breaks, control characters or half a character."""
+    return not value.isprintable() and any(unicodedata.category(each) in ("Cc", "Cs", "Zl", "Zp") for each in value)
 
 
 def texts(value: object, name: str, *, like: str = "", limit: int = NAME_LIMIT) -> tuple[str, ...]:

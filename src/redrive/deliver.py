@@ -16,10 +16,12 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
+from types import UnionType
 from typing import Any, Literal, Protocol
 from uuid import UUID
 
-from redrive.classify import DEFAULT_RULES, Rule
+from redrive import check
+from redrive.classify import DEFAULT_RULES, Rule, matches
 from redrive.duration import span
 from redrive.errors import ConfigurationError
 from redrive.payload import Decoder
@@ -133,11 +135,18 @@ def handler_from(
     rate: Rate | None = None,
 ) -> Handler:
     """Read off a function's signature what it wants to be given."""
-    parameters = [
-        parameter
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-    ]
+    check.function(function, "a handler", "a function")
+    if not hasattr(function, "__qualname__"):
+        raise ConfigurationError(f"a handler takes a function, not {check.shown(function)}: wrap it in a def")
+    given = inspect.signature(function).parameters.values()
+    parameters = [each for each in given if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    unmet = [each.name for each in given if each.kind is each.KEYWORD_ONLY and each.default is each.empty]
+    if unmet:
+        message = (
+            f"{function.__qualname__} needs {', '.join(unmet)} by keyword, and a handler is called with "
+            "(payload) or (payload, ctx): give it a default"
+        )
+        raise ConfigurationError(message)
     if not 1 <= len(parameters) <= 2:  # noqa: PLR2004 - payload, context
         message = f"{function.__qualname__} must take (payload) or (payload, ctx), not {len(parameters)} parameters"
         raise ConfigurationError(message)
@@ -151,6 +160,7 @@ def handler_from(
         message = f"the annotations of {function.__qualname__} cannot be read ({error}): import the names they use"
         raise ConfigurationError(message) from error
     wanted = hints.get(parameters[0].name, Any)
+    _check_places(function.__qualname__, wanted, hints.get(parameters[1].name, Any) if parameters[1:] else Any)
     return Handler(
         types=types,
         target=target,
@@ -179,12 +189,38 @@ def handler_from(
     )
 
 
+def _check_places(name: str, first: object, second: object) -> None:
+    """Refuse a context in the place of the payload, and a payload in that of the context."""
+    if _is_context(first):
+        raise ConfigurationError(f"{name} takes the context first: a handler takes (payload, ctx)")
+    kinds = typing.get_args(second) if _is_union(second) else (second,)
+    if not any(_is_context(each) or _may_be_context(each) for each in kinds):
+        raise ConfigurationError(
+            f"the second parameter of {name} is the context, and is annotated as {check.shown(second)}: "
+            "a handler takes (payload, ctx: Context)"
+        )
+
+
+def _is_union(hint: object) -> bool:
+    return typing.get_origin(hint) in (typing.Union, UnionType)
+
+
+def _is_context(hint: object) -> bool:
+    return isinstance(hint, type) and matches(hint, "redrive.context.Context")
+
+
+def _may_be_context(hint: object) -> bool:
+    """Say whether an annotation leaves room for a context: Any, object, a protocol, a type variable."""
+    kind = typing.get_origin(hint) or hint
+    return kind in (Any, object) or not isinstance(kind, type) or getattr(kind, "_is_protocol", False)
+
+
 def _check_isolation(function: Callable[..., Any], isolation: object) -> None:
     """Refuse what a child process could not find again: it looks for the function by its module and name."""
     if isolation is None:
         return
     if isolation != "process":
-        message = f"isolation is 'process' or nothing, not {isolation!r}"
+        message = f"isolation takes 'process' or None, not {check.shown(isolation)}"
         raise ConfigurationError(message)
     if "<" in function.__qualname__:
         message = (

@@ -23,7 +23,6 @@ from typing import Any, Final
 from uuid import UUID
 
 from redrive import check
-from redrive.duration import parse_duration
 from redrive.errors import ConfigurationError, Refused
 from redrive.event import THROTTLE
 from redrive.instant import from_micros
@@ -48,6 +47,9 @@ _JITTER: Final = 0.2
 _MOST_OPENINGS: Final = 30
 _NAME_LIMIT: Final = 255
 _ROUND_CAP_SECONDS: Final = 30.0
+_MOST_FAILURES: Final = 1_000_000
+_FASTEST_RELEASE: Final = 1_000_000.0
+_SOONEST_PROBE: Final = 0.001
 
 
 class Kind(StrEnum):
@@ -91,20 +93,18 @@ class Circuit:
     ) -> "Circuit":  # fmt: skip
         """Read what was said about a dependency; refuse what cannot work."""
         check_name(name)
-        if type(threshold) is not int or threshold < 1:
+        check.whole(threshold, "threshold", 1, _MOST_FAILURES)
+        check.number(release_rate, "release_rate", 1, _FASTEST_RELEASE)
+        first = check.seconds(probe_after, "probe_after", _SOONEST_PROBE)
+        cap = check.seconds(probe_cap, "probe_cap")
+        if first > cap:
             raise ConfigurationError(
-                f"the threshold of {name!r} must be a whole number of failures, at least 1, not {threshold!r}"
+                f"probe_cap of {name!r} takes a span of at least probe_after ({first:g}s), not {cap:g}s"
             )
-        if not (math.isfinite(release_rate) and release_rate >= 1):
-            raise ConfigurationError(
-                f"the release_rate of {name!r} must be at least 1 event a second, not {release_rate!r}"
-            )
-        first, cap = parse_duration(probe_after), parse_duration(probe_cap)
-        if not 0 < first <= cap:
-            raise ConfigurationError(f"{name!r} needs 0 < probe_after <= probe_cap, not {first}s and {cap}s")
+        apart = check.seconds(window, "window", _SOONEST_PROBE)
         return cls(
-            _error_kinds(name, errors), tuple(_texts(name, "hosts", hosts)), threshold, parse_duration(window), first,
-            cap, release_rate,
+            _error_kinds(name, errors), check.texts(hosts, "hosts", like="api.carrier.example"), threshold, apart,
+            first, cap, release_rate,
         )  # fmt: skip
 
 
@@ -184,12 +184,12 @@ class News:
 # --- names ---
 
 
-def check_name(name: object) -> str:
+def check_name(name: object, what: str = "the name of a dependency") -> str:
     """Refuse a name that could be taken for a brake, a hold, a queue or a limit."""
-    checked = check.text(name, "the name of a dependency", limit=_NAME_LIMIT, like="carrier-api")
+    checked = check.text(name, what, limit=_NAME_LIMIT, like="carrier-api")
     if checked.startswith(RESERVED):
         raise ConfigurationError(
-            f"the name of a dependency must not begin with {checked.partition(':')[0]}:, which is kept for our own: "
+            f"{what} must not begin with {checked.partition(':')[0]}:, which is kept for our own: "
             f"not {check.shown(name)}"
         )
     return checked
@@ -206,9 +206,11 @@ def is_name(name: object) -> bool:
 
 def check_needs(needs: object, handler: str) -> tuple[str, ...]:
     """Read the names a handler needs."""
-    if isinstance(needs, str) or not isinstance(needs, Iterable):
-        raise ConfigurationError(f"needs of {handler} must be a list of names: needs=['carrier-api'], not {needs!r}")
-    return tuple(dict.fromkeys(check_name(each) for each in needs))
+    if isinstance(needs, str | Mapping) or not isinstance(needs, Iterable):
+        raise ConfigurationError(
+            f"needs of {handler} must be a list of names: needs=['carrier-api'], not {check.shown(needs)}"
+        )
+    return tuple(dict.fromkeys(check_name(each, "each of needs") for each in needs))
 
 
 def brake_of(target: str) -> str:
@@ -232,20 +234,15 @@ def held_type(name: str, type_: str) -> bool:
     return type_.startswith(pattern[:-1]) if pattern.endswith("*") else type_ == pattern
 
 
-def _texts(name: str, field: str, given: object) -> list[str]:
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise ConfigurationError(f"{field} of {name!r} must be a list, not {given!r}")
-    texts = list(given)
-    if not all(isinstance(each, str) for each in texts):
-        raise ConfigurationError(f"{field} of {name!r} must be texts, not {given!r}")
-    return texts
-
-
 def _error_kinds(name: str, given: object) -> tuple[type[BaseException] | str, ...]:
     kinds = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
     for each in kinds:
-        if not isinstance(each, str) and not (isinstance(each, type) and issubclass(each, BaseException)):
-            raise ConfigurationError(f"errors of {name!r} must be exception classes or dotted names, not {each!r}")
+        if isinstance(each, str):
+            check.text(each, "errors", like="bank_sdk.Unavailable")
+        elif not (isinstance(each, type) and issubclass(each, BaseException)):
+            raise ConfigurationError(
+                f"errors of {name!r} takes exception classes or their dotted names, not {check.shown(each)}"
+            )
     return kinds
 
 

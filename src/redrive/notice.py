@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from redrive import dependency, group
+from redrive import check, dependency, group
 from redrive.classify import DEFAULT_RULES
 from redrive.clock import Clock
 from redrive.deliver import Handler, handler_from
@@ -36,6 +36,8 @@ NOTICE: Final = "redrive.notice"
 
 KINDS: Final = ("group-new", "group-regressed", "redrive-halted", "dependency-opened", "dependency-closed")
 ENVIRONMENT: Final = "REDRIVE_NOTICES"
+_LONGEST_URL: Final = 2_000
+_MOST_AN_HOUR: Final = 1_000_000
 
 _OPENED: Final = "dependency-opened:"
 _MEMORY: Final = "notices_told"
@@ -94,16 +96,16 @@ class Notices:
 
     def to(self, urls: Sequence[str], *, on: Sequence[str], most_an_hour: int) -> list[Handler]:
         """Take the addresses; return what sends to each. They hold secrets, and are stored and logged nowhere."""
-        unknown = [each for each in on if each not in KINDS]
-        if unknown or isinstance(on, str):
-            raise ConfigurationError(f"notices know nothing of {unknown or on}: on=… takes some of {', '.join(KINDS)}")
+        unknown = [each for each in check.texts(on, "on", like=KINDS[0]) if each not in KINDS]
+        if unknown:
+            raise ConfigurationError(f"notices know nothing of {unknown}: on=… takes some of {', '.join(KINDS)}")
         if self.addresses:
             raise ConfigurationError("notices are set up already: name all addresses in one call")
         given = [*urls] or os.environ.get(ENVIRONMENT, "").split()
         if not given:
             raise ConfigurationError(f"notices need an address: app.notices('slack://…'), or {ENVIRONMENT}")
-        if most_an_hour < 1:
-            raise ConfigurationError(f"most_an_hour must be at least 1, not {most_an_hour}")
+        check.texts(given, "urls", like="slack://…", limit=_LONGEST_URL)
+        check.whole(most_an_hour, "most_an_hour", 1, _MOST_AN_HOUR)
         senders = [_sender(url, place) for place, url in enumerate(given, 1)]
         self.addresses, self._on, self._most_an_hour = len(given), tuple(on), most_an_hour
         return senders

@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import Final
 
+from redrive import check
 from redrive.errors import ConfigurationError
 from redrive.event import Priority
 from redrive.mask import DEFAULT as DEFAULT_MASK
@@ -11,6 +12,7 @@ from redrive.mask import Mask
 from redrive.store.base import Lane
 
 _CORES: Final = os.cpu_count() or 1
+_MOST_AT_ONCE: Final = 100_000
 _FOR_EACH_CHILD: Final = 8  # events in hand, so that it need not wait for the database after each
 
 
@@ -47,18 +49,17 @@ class WorkerOptions:
 
     def check(self) -> None:
         """Refuse what cannot work."""
-        if self.concurrency < 1:
-            message = f"concurrency must be at least 1, not {self.concurrency}"
-            raise ConfigurationError(message)
-        if not self.queues:
-            message = "a worker needs at least one queue: queues=('default',)"
-            raise ConfigurationError(message)
-        if self.lease_seconds < 1:
-            message = f"the lease must be at least 1s, not {self.lease_seconds}s: it is renewed three times in its span"
-            raise ConfigurationError(message)
-        if self.max_lost < 1:
-            message = f"max_lost must be at least 1, not {self.max_lost}"
-            raise ConfigurationError(message)
-        if self.children is not None and self.children < 1:
-            message = f"children must be at least 1, not {self.children}; leave it out for one a core"
-            raise ConfigurationError(message)
+        check.whole(self.concurrency, "concurrency", 1, _MOST_AT_ONCE)
+        if not check.texts(self.queues, "queues", like="default"):
+            raise ConfigurationError("queues takes at least one queue: queues=['default']")
+        check.seconds(self.lease_seconds, "lease", 1.0)  # it is renewed three times in its span
+        check.seconds(self.poll_seconds, "poll", 0.001)
+        check.seconds(self.drain_seconds, "drain")
+        check.seconds(self.unknown_delay_seconds, "unknown_delay_seconds")
+        check.seconds(self.stall_seconds, "stall_seconds")
+        check.whole(self.max_lost, "max_lost")
+        check.maybe(self.children, check.whole, "children", 1, _MOST_AT_ONCE)
+        check.whole(self.generation, "generation", 0)
+        if self.name != "":
+            check.text(self.name, "name")
+        check.a(self.mask, "mask", Mask, "a Mask")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from redrive import check
 from redrive.duration import span
 from redrive.errors import BadDuration, ConfigurationError, Refused
 from redrive.instant import from_micros, iso
@@ -90,10 +91,10 @@ def checked(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_concurrency(value: object) -> int:
     """Refuse a number of attempts at once that cannot work."""
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST_AT_ONCE:
+    if type(value) is int and 1 <= value <= _MOST_AT_ONCE:
         return value
     raise ConfigurationError(
-        f"concurrency must be a whole number from 1 to {_MOST_AT_ONCE:,}, not {repr(value)[:64]}; "
+        f"concurrency must be a whole number from 1 to {_MOST_AT_ONCE:,}, not {check.shown(value)}; "
         "'none' stands for no limit"
     )
 

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from pydantic_core import ValidationError, to_json, to_jsonable_python
 
+from redrive import check
+from redrive.check import has_controls
 from redrive.errors import ConfigurationError, PayloadInvalid, PayloadRefused
 
 if TYPE_CHECKING:
@@ -51,10 +53,8 @@ class Limits:
     max_depth: int = 64
 
     def __post_init__(self) -> None:
-        if self.max_bytes < 1:
-            raise ConfigurationError(f"max_bytes must be at least 1, not {self.max_bytes}")
-        if not 1 <= self.max_depth <= _DEEPEST:
-            raise ConfigurationError(f"max_depth must be from 1 to {_DEEPEST}, not {self.max_depth}")
+        check.whole(self.max_bytes, "max_bytes")
+        check.whole(self.max_depth, "max_depth", 1, _DEEPEST)
 
 
 DEFAULT_LIMITS: Final = Limits()
@@ -304,6 +304,16 @@ def check_text(value: str, field: str, limit: int) -> str:
     wrong = _wrong_scalar(value)
     if wrong:
         raise PayloadRefused(f"{field} {wrong}", field=field)
+    return value
+
+
+def check_name(value: str, field: str, limit: int) -> str:
+    """Return the name of something: not empty, on one line; refuse it otherwise."""
+    check_text(value, field, limit)
+    if not value.strip():
+        raise PayloadRefused(f"{field} must not be empty", field=field)
+    if has_controls(value):
+        raise PayloadRefused(f"{field} must be on one line, without control characters", field=field)
     return value
 
 

@@ -13,11 +13,12 @@ from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
+from redrive import check
 from redrive.clock import Clock
-from redrive.duration import parse_duration, span
-from redrive.errors import ConfigurationError
+from redrive.duration import span
+from redrive.errors import ConfigurationError, PayloadRefused
 from redrive.event import NewEvent, Options, Priority
-from redrive.payload import Limits, check_text, check_whole, encode, encode_headers
+from redrive.payload import Limits, check_name, check_text, check_whole, encode, encode_headers
 
 NAME_LIMIT: Final = 255
 KEY_LIMIT: Final = 512
@@ -40,7 +41,9 @@ def new_events(
     key = common.pop("idempotency_key", None) or str(ids[0])
     if len(ids) > 1:  # else each row would begin a conversation of its own
         common["correlation_id"] = common["correlation_id"] or str(ids[0])
-    source = _name(options.get("source", ""), "source")
+    source = options.get("source", "")
+    if source != "":
+        _name(source, "source")
     generation = check_whole(options.get("generation", 0), "generation")
     return [
         NewEvent(new_id, type_, source, target, None, text, _NO_HEADERS, key, generation=generation)
@@ -58,22 +61,23 @@ def _common(options: Options, clock: Clock) -> dict[str, Any]:
         raise ConfigurationError(message)
     due_at = _instant(options.get("due_at"), "due_at", "delay=")
     priority = options.get("priority", Priority.NORMAL)
-    if priority not in _PRIORITIES:
+    if type(priority) is bool or priority not in _PRIORITIES:
         message = (
-            f"priority must be one of {', '.join(f'{p.value} ({p.name.lower()})' for p in Priority)}, not {priority!r}"
+            f"priority must be one of {', '.join(f'{p.value} ({p.name.lower()})' for p in Priority)}, "
+            f"not {check.shown(priority)}"
         )
         raise ConfigurationError(message)
     return {
         "subject": _optional(options.get("subject"), "subject", KEY_LIMIT),
         "headers": encode_headers(options.get("headers")),
-        "idempotency_key": _optional(options.get("idempotency_key"), "idempotency_key", KEY_LIMIT),
-        "retry_key": _optional(options.get("retry_key"), "retry_key", KEY_LIMIT),
+        "idempotency_key": _key(options.get("idempotency_key"), "idempotency_key"),
+        "retry_key": _key(options.get("retry_key"), "retry_key"),
         "correlation_id": _optional(options.get("correlation_id"), "correlation_id", NAME_LIMIT),
         "causation_id": _optional(options.get("causation_id"), "causation_id", NAME_LIMIT),
-        "ordering_key": _optional(options.get("ordering_key"), "ordering_key", KEY_LIMIT),
-        "queue": check_text(options.get("queue", "default"), "queue", NAME_LIMIT),
+        "ordering_key": _key(options.get("ordering_key"), "ordering_key"),
+        "queue": check_name(options.get("queue", "default"), "queue", NAME_LIMIT),
         "priority": int(priority),
-        "delay_seconds": parse_duration(options.get("delay", 0.0)),
+        "delay_seconds": check.seconds(options.get("delay", 0.0), "delay"),
         "due_at": due_at,
         **_deadline(options.get("deadline"), clock),
         **_batch(options),
@@ -87,7 +91,7 @@ def _given_id(value: object) -> UUID | None:
     try:
         return UUID(value)  # type: ignore[arg-type]
     except (ValueError, TypeError, AttributeError):
-        raise ConfigurationError(f"id={value!r} is not a UUID: use app.clock.new_id()") from None
+        raise ConfigurationError(f"id takes a UUID, not {check.shown(value)}: use app.clock.new_id()") from None
 
 
 def _batch(options: Options) -> dict[str, Any]:
@@ -95,13 +99,15 @@ def _batch(options: Options) -> dict[str, Any]:
     batch, group = options.get("batch"), options.get("batch_group")
     if batch is None:
         if group is not None:
-            raise ConfigurationError(f"batch_group={group!r} needs a batch: say batch= too")
+            raise ConfigurationError(f"batch_group={check.shown(group)} needs a batch: say batch= too")
         return {}
-    named = batch if isinstance(batch, UUID | str) else batch.id
+    named: Any = batch if isinstance(batch, UUID | str) else getattr(batch, "id", batch)
     try:
         batch_id = named if isinstance(named, UUID) else UUID(named)
-    except ValueError:
-        raise ConfigurationError(f"batch={named!r} is not the id of a batch: pass the batch itself") from None
+    except (ValueError, TypeError, AttributeError):
+        raise ConfigurationError(
+            f"batch={check.shown(named)} is not the id of a batch: pass the batch itself"
+        ) from None
     return {"batch_id": batch_id, "batch_group": _optional(group, "batch_group", KEY_LIMIT)}
 
 
@@ -134,12 +140,19 @@ def _deadline(deadline: object, clock: Clock) -> dict[str, Any]:
 
 
 def _name(value: str, field: str) -> str:
-    return _known_name(value, field) if type(value) is str else check_text(value, field, NAME_LIMIT)
+    return _known_name(value, field) if type(value) is str else check_name(value, field, NAME_LIMIT)
 
 
 @lru_cache(maxsize=4_096)  # types and sources are few and come again with every event
 def _known_name(value: str, field: str) -> str:
-    return check_text(value, field, NAME_LIMIT)
+    return check_name(value, field, NAME_LIMIT)
+
+
+def _key(value: object, field: str) -> str | None:
+    """Read a key: an empty one, most often of a variable that was not set, would be shared by all events."""
+    if value == "":
+        raise PayloadRefused(f"{field} must not be empty: leave it out for none", field=field)
+    return _optional(value, field, KEY_LIMIT)
 
 
 def _optional(value: object, field: str, limit: int) -> str | None:

@@ -8,13 +8,14 @@ import re
 from dataclasses import dataclass
 from typing import Final, Self
 
+from redrive import check
 from redrive.duration import format_duration, parse_duration
 from redrive.errors import BadDuration, ConfigurationError
 
 __all__ = ["Rate"]
 
 ACCEPTED: Final = "a number and a span like '20/s', '100/m', '5/10s', '1000/d'"
-_TEXT: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*/\s*([0-9a-z. ]{1,20})")
+_TEXT: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?) */ *([0-9a-z. ]{1,20})")
 _UNIT: Final = re.compile("[smhd]")
 _SLOWEST: Final = 1 / (366 * 86_400)
 _FASTEST: Final = 1_000_000.0
@@ -41,7 +42,7 @@ class Rate:
             if seconds > 0 and _SLOWEST <= count / seconds <= _FASTEST:
                 return cls(count, seconds)
         raise ConfigurationError(
-            f"rate must be {ACCEPTED}, from one a year to a million a second, not {repr(value)[:64]}; "
+            f"rate must be {ACCEPTED}, from one a year to a million a second, not {check.shown(value)}; "
             "'none' stands for no limit"
         )
 

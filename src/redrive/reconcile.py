@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 from uuid import UUID
 
-from redrive import finding
+from redrive import check, finding
 from redrive.classify import Rule
 from redrive.counts import Counts
 from redrive.deliver import Handler, handler_from
@@ -35,7 +35,7 @@ from redrive.errors import ConfigurationError, LeaseLost, Refused, StoreUnavaila
 from redrive.event import NewEvent, Published
 from redrive.finding import Begun, Finding, ReconcileRun, Standing, Tally
 from redrive.logs import log
-from redrive.payload import Decoder, Limits, check_text
+from redrive.payload import Decoder, Limits, check_name
 from redrive.policy import RetryPolicy
 from redrive.publish import NAME_LIMIT
 from redrive.replay import check_actor, check_reason
@@ -146,7 +146,9 @@ class Reconcilers:
         ``correlate(key, desired, actual)`` returns the correlation id of the task that a difference belongs to; without
         it, or for ``None``, that is the id of the run.
         """
-        check_text(name, "name", NAME_LIMIT - len(_RUN))
+        check_name(name, "name", NAME_LIMIT - len(_RUN))
+        check_name(queue, "queue", NAME_LIMIT)
+        check.maybe(retry, check.a, "retry", RetryPolicy, "a RetryPolicy like RetryPolicy(max_attempts=3)")
         if name in self._known or name.startswith(OWN):
             what = (
                 f"names beginning with {OWN} are the engine's own" if name.startswith(OWN) else "there is one already"
@@ -158,6 +160,9 @@ class Reconcilers:
             _check_parameters(name, "look", look, 1)
         takes_context = _check_parameters(name, "converge", converge, _VALUES, _VALUES + 1) > _VALUES
         seconds = None if every is None else span(every, "every")
+        check.maybe(timeout, span, "timeout")
+        check.maybe(converge_timeout, span, "converge_timeout")
+        check.maybe(correlate, check.function, "correlate", "a function of (key, desired, actual)")
         this = Reconciler(
             name, desired, actual, converge, look, seconds, queue, takes_context, _decoders(converge), correlate
         )

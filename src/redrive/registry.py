@@ -3,11 +3,12 @@
 Each line of it is said once, where the module is imported; workers, publishers and operators' tools read it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
-from redrive import dependency, notice, override
+from redrive import check, dependency, notice, override
 from redrive.classify import Rule
 from redrive.deliver import DeadLetterHook, Handler, RetryHook, handler_from
 from redrive.dependency import Circuit
@@ -16,7 +17,7 @@ from redrive.errors import ConfigurationError
 from redrive.event import COMPENSATE
 from redrive.hook import FAILED_TYPE
 from redrive.notice import Notices
-from redrive.payload import check_text
+from redrive.payload import check_name, check_text
 from redrive.policy import RetryPolicy
 from redrive.publish import NAME_LIMIT
 from redrive.rate import Rate
@@ -28,6 +29,8 @@ from redrive.transport.traffic import Traffic
 
 CompensateOn = Literal["cancelled", "deadline", "dead_letter"]
 F = TypeVar("F", bound=Callable[..., Any])
+
+_LARGEST_BATCH: Final = 100_000
 
 
 class Registry:
@@ -88,19 +91,18 @@ class Registry:
         ``concurrency``: how many attempts run at once, ``rate`` ("20/s"): how many start, over all workers. Events
         beyond that wait, and spend no attempt. An operator may say otherwise while it runs: ``set_policy``.
         """
-        if on_failed not in ("block", "pass"):
-            raise ConfigurationError(f'on_failed is "block" or "pass", not {on_failed!r}')
-        types = tuple(dict.fromkeys(check_text(each, "type", NAME_LIMIT) for each in (type_, *more_types)))
+        _check_common(retry, rules, on_dead_letter, on_retry)
+        check.choice(on_failed, "on_failed", ("block", "pass"))
+        check.maybe(effects, check.choice, "effects", ("inside", "outside"))
+        check.choice(degraded, "degraded", ("block", "proceed"))
+        check.flag(brake, "brake")
+        types = tuple(dict.fromkeys(check_name(each, "type", NAME_LIMIT) for each in (type_, *more_types)))
         if name is None and len(types) > 1:
             raise ConfigurationError(f"a handler of several types ({', '.join(types)}) needs a name: add name='…'")
-        target = type_ if name is None else check_text(name, "name", NAME_LIMIT)
-        unknown = set(compensate_on) - set(COMPENSATE_ON)
-        if unknown or isinstance(compensate_on, str):
-            message = f"compensate_on takes some of {COMPENSATE_ON}, not {compensate_on!r}"
-            raise ConfigurationError(message)
+        target = type_ if name is None else check_name(name, "name", NAME_LIMIT)
+        for each in check.texts(compensate_on, "compensate_on", like=COMPENSATE_ON[0]):
+            check.choice(each, "compensate_on", COMPENSATE_ON)
         needed = dependency.check_needs(needs, f"the handler of {target!r}")
-        if degraded not in ("block", "proceed"):
-            raise ConfigurationError(f"degraded must be 'block' or 'proceed', not {degraded!r}")
         at_once = None if concurrency is None else override.check_concurrency(concurrency)
         speed = None if rate is None else Rate.parse(rate)
 
@@ -156,9 +158,13 @@ class Registry:
         a dead letter if it cannot be done. If it takes ``None`` as well (``Label | None``), it is also called for a
         step that began and whose end nobody knows. ``name`` is what stays when the function is renamed.
         """
+        _check_common(retry, rules, on_dead_letter, on_retry)
+        if name is not None:
+            check_name(name, "name", NAME_LIMIT - len("compensate:"))
 
         def register(function: F) -> F:
-            target = f"compensate:{check_text(name or function.__name__, 'name', NAME_LIMIT - 11)}"
+            check.function(function, "a compensation")
+            target = f"compensate:{name or function.__name__}"
             if target in self._handlers:
                 taken = self._handlers[target].name
                 message = f"a compensation named {name or function.__name__!r} is there ({taken}): give it name='…'"
@@ -217,10 +223,11 @@ class Registry:
 
         ``queue``: the one that events of these targets go into, whatever the publisher says.
         """
-        named = [check_text(target, "target", NAME_LIMIT) for target in targets]
+        check_name(type_, "type", NAME_LIMIT)
+        named = [check_name(target, "target", NAME_LIMIT) for target in targets]
         self._targets[type_] = tuple(dict.fromkeys((*self._targets.get(type_, ()), *named)))
         if queue is not None:
-            self._queues |= dict.fromkeys(named, check_text(queue, "queue", NAME_LIMIT))
+            self._queues |= dict.fromkeys(named, check_name(queue, "queue", NAME_LIMIT))
 
     # Brokers
 
@@ -257,13 +264,23 @@ class Registry:
         ``foreign``: in an app with a ``site``, send what came from other sites, too. Only to where nothing comes back
         from: they would have it twice.
         """
+        _check_common(retry, rules, on_dead_letter, on_retry)
+        check.choice(on_failed, "on_failed", ("block", "pass"))
+        check.flag(dead_letters, "dead_letters")
+        check.flag(foreign, "foreign")
+        check.maybe(key, check.function, "key", "a function that takes a payload and gives a text or None")
+        if not hasattr(to, "broker"):
+            check.refuse("to", "a destination like nats.stream('orders') or kafka.topic('orders')", to)
+        check.maybe(name, check_name, "name", NAME_LIMIT)
+        for each in types:
+            check_name(each, "type", NAME_LIMIT)
         if dead_letters and types:
             raise ConfigurationError("dead_letters=True sends the dead letters of all types: leave the types out")
         if dead_letters and key is not None:
             raise ConfigurationError("a dead letter keeps the key it had: leave key out")
         types = (FAILED_TYPE,) if dead_letters else types
         route = self.traffic.relay(
-            types, to, mode=mode, queue=check_text(queue, "queue", NAME_LIMIT), name=name, of_dead_letters=dead_letters,
+            types, to, mode=mode, queue=check_name(queue, "queue", NAME_LIMIT), name=name, of_dead_letters=dead_letters,
             foreign=foreign, key=key,
         )  # fmt: skip
         self._handlers[check_text(route.target, "name", NAME_LIMIT)] = Handler(
@@ -307,6 +324,14 @@ class Registry:
         ``identify_by``: by what a message is known that is no CloudEvent: the id that the broker carries beside it
         (``Nats-Msg-Id``), or only its position.
         """
+        if not hasattr(inlet, "broker"):
+            check.refuse("inlet", "an inlet like nats.consumer('orders') or kafka.group('orders')", inlet)
+        if types is not None:
+            check.a(types, "types", Mapping, "a mapping of types or topics to types, like {'orders': 'order.paid'}")
+            check.texts([*types, *types.values()], "types")
+        check.maybe(parse, check.function, "parse")
+        check.whole(batch, "batch", 1, _LARGEST_BATCH)
+        check.maybe(max_backlog, check.whole, "max_backlog")
         made = self.traffic.intake(
             inlet, types=types, parse=parse, batch=batch, max_backlog=max_backlog, remember=remember,
             identify_by=identify_by,
@@ -324,3 +349,21 @@ class Registry:
     def circuits(self) -> dict[str, Circuit]:
         """The declared dependencies by name."""
         return dict(self._circuits)
+
+
+def _check_common(retry: object, rules: object, on_dead_letter: object, on_retry: object) -> None:
+    """Check the options that everything has that is tried again."""
+    check.maybe(retry, check.a, "retry", RetryPolicy, "a RetryPolicy like RetryPolicy(max_attempts=3)")
+    if rules is not None:
+        check_rules(rules)
+    for hook, name in ((on_dead_letter, "on_dead_letter"), (on_retry, "on_retry")):
+        check.maybe(hook, check.function, name, "an async function of (what failed, tx)")
+        if inspect.isfunction(hook) and not inspect.iscoroutinefunction(hook):
+            check.refuse(name, "an async function of (what failed, tx)", hook)
+
+
+def check_rules(rules: object) -> tuple[Rule, ...]:
+    """Take rules that say which errors are worth another attempt."""
+    if isinstance(rules, str | Mapping) or not isinstance(rules, Iterable):
+        check.refuse("rules", "a list of Rule(…)", rules)
+    return tuple(check.a(each, "rules", Rule, "a list of Rule(…)") for each in rules)

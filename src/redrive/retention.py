@@ -23,7 +23,8 @@ says how old a row is, never a machine's; on SQLite see ``Writer.ago`` and decis
 from dataclasses import dataclass
 from typing import Self
 
-from redrive.duration import parse_duration
+from redrive import check
+from redrive.duration import MAX_SECONDS
 from redrive.store.base import Ages
 
 
@@ -39,6 +40,10 @@ class Retention:
     failed: float | None = None
     handled: float | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("delivered", "failed", "handled"):
+            check.maybe(getattr(self, name), check.number, name, 0, MAX_SECONDS)
+
     @classmethod
     def of(
         cls,
@@ -47,8 +52,8 @@ class Retention:
         handled: str | float | None = None,
     ) -> Self:
         """Build from durations like ``30d``."""
-        spans = [None if span is None else parse_duration(span) for span in (delivered, failed, handled)]
-        return cls(*spans)
+        given = {"delivered": delivered, "failed": failed, "handled": handled}
+        return cls(**{name: check.maybe(span, check.seconds, name) for name, span in given.items()})
 
     @property
     def ages(self) -> Ages:

@@ -20,6 +20,7 @@ from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Final, Literal, Unpack, cast, get_args
 
+from redrive import check
 from redrive.cadence import Cadence, check_cron, check_zone
 from redrive.duration import parse_duration
 from redrive.duty import Duty, Tick
@@ -151,6 +152,7 @@ class Schedules:
         one for ``"all"`` of them (a thousand at most), or ``"skip"`` them. The options are those of ``publish``; with
         a ``retry_key`` a tick makes no event while the one before has not ended.
         """
+        check.text(name, "name", like="nightly")
         if name in self._declared:
             raise ConfigurationError(f"schedule {name!r} is declared twice: give one of them another name")
         cadence = Cadence.of(cron=cron, every=every, offset=offset, tz=tz)

@@ -45,7 +45,7 @@ async def test_a_second_event_with_the_same_id_is_not_stored(store_url: str) -> 
 
 @pytest.mark.parametrize("id_", ["7", 7, object()])
 def test_an_id_that_is_no_uuid_is_refused(id_: object) -> None:
-    with pytest.raises(ConfigurationError, match="is not a UUID"):
+    with pytest.raises(ConfigurationError, match="id takes a UUID"):
         Redrive("sqlite:///:memory:").new_events("order.paid", id=id_)  # type: ignore[arg-type]
 
 

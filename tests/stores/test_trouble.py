@@ -577,7 +577,7 @@ async def test_a_server_that_falls_silent_costs_an_error_and_not_a_hanging_worke
         ("sqlite://", "names no file"),
         ("mysql://root@localhost/x", "not a database redrive knows"),
         ("redrive.db", "not a database redrive knows"),
-        ("", "not a database redrive knows"),
+        ("", "url takes a text"),
     ],
 )
 def test_an_unknown_url_says_what_is_known(url: str, said: str) -> None:

@@ -479,7 +479,7 @@ def test_a_handler_that_a_child_cannot_find_is_refused_when_it_is_registered() -
     for function, why in refused:
         with pytest.raises(ConfigurationError, match=why):
             app.handler("x", isolation="process")(function)
-    with pytest.raises(ConfigurationError, match="isolation is 'process' or nothing, not 'thread'"):
+    with pytest.raises(ConfigurationError, match="isolation takes 'process' or None, not 'thread'"):
         app.handler("x", isolation="thread")(module_level)  # type: ignore[arg-type]
 
 
@@ -493,5 +493,7 @@ async def test_an_app_that_a_child_cannot_find_is_refused_when_a_worker_is_made(
     plain = Redrive(sqlite_url)
     async with plain:
         for number in (0, -1):
-            with pytest.raises(ConfigurationError, match=f"children must be at least 1, not {number}"):
+            with pytest.raises(
+                ConfigurationError, match=f"children takes a whole number, from 1 to 100,000, not {number}"
+            ):
                 plain.worker(children=number)

@@ -18,6 +18,7 @@ from uuid import UUID
 
 import asyncpg
 
+from redrive import check
 from redrive.clock import Clock
 from redrive.errors import (
     ConfigurationError,
@@ -1054,6 +1055,7 @@ def _without_options(url: str) -> tuple[str, dict[str, str]]:
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     ours = {name: value for name, value in pairs if name == "pooler"}
     theirs = [(name, value) for name, value in pairs if name not in ours]
+    check.choice(ours.get("pooler", "session"), "?pooler=", ("session", "transaction"))
     return urlunsplit(parts._replace(query=urlencode(theirs))), ours
 
 
