@@ -6,7 +6,6 @@ What it is told (``registry``), what it is asked (``operations``), and here: ope
 import asyncio
 import os
 import re
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -34,6 +33,7 @@ from redrive.operations import Operations
 from redrive.options import WorkerOptions
 from redrive.payload import Limits, check_name, check_whole
 from redrive.policy import RetryPolicy
+from redrive.portal import Door, Portal, leave_to_parent
 from redrive.publish import NAME_LIMIT, new_events
 from redrive.reconcile import Reconcilers
 from redrive.registry import check_rules
@@ -42,6 +42,7 @@ from redrive.retention import Retention
 from redrive.schedule import Schedules
 from redrive.selfcheck import SelfCheck
 from redrive.store.base import Store
+from redrive.store.connections import Use
 from redrive.store.rows import first_of_each_key, postgres_values, published_from, sqlite_values, unanswered
 from redrive.store.sql import SCHEMA, Statement, load
 from redrive.transport.envelope import is_foreign, stamped
@@ -73,6 +74,7 @@ class Redrive(Operations):
         approval_above: int | None = None,
         mask: Sequence[str] = DEFAULT_NAMES,
         schema: str | None = None,
+        transactions: int = 10,
         clock: Clock | None = None,
     ) -> None:
         """Name the database; nothing is opened yet.
@@ -84,6 +86,8 @@ class Redrive(Operations):
         the approval of a second person; where the database says a smaller number for everybody, that one holds.
         ``mask``: fields with these names are hidden from operators, in payloads, headers and errors. ``site``: where
         this is; events that are published here bear its name wherever they go, and routes carry no others.
+        ``transactions``: how many transactions of handlers can be open at the same time, each on a PostgreSQL
+        connection of its own (default 10); further ones wait, without a time limit and without failing.
         """
         super().__init__()
         self.url = check.text(url, "url", limit=_LONGEST_URL, like="sqlite:///orders.db")
@@ -105,7 +109,8 @@ class Redrive(Operations):
         self._notify = notify
         self.approval_above = approval_above
         self.mask = Mask.of(mask)
-        self._store = store_for(url, self.clock, notify=notify, schema=schema)
+        self._transactions = check.whole(transactions, "transactions", 1)
+        self._store = self._new_store(schema)
         self._migrate = self._store.name == "sqlite" if migrate is None else migrate
         self._opened = False
         self._opening: asyncio.Lock | None = None
@@ -113,8 +118,8 @@ class Redrive(Operations):
         self._when_closed: list[Callable[[], Awaitable[None]]] = []
         self._mounts: dict[str, Any] = {}
         self._measures: list[Callable[[], Awaitable[Iterable[Any]]]] = []
-        self._portal: _Portal | None = None
-        self._portal_lock = threading.Lock()
+        self._forked_open = False
+        self._door = Door(self._new_portal, self._begin_in_child)
         self.schedules = Schedules(self._ready, self.new_events)
         self.reservations = Reservations(self._ready, lambda: self.clock, self._beside, self._store.schema)
         self.locks = Locks(self._ready, self.reservations)
@@ -128,6 +133,9 @@ class Redrive(Operations):
         """Events that belong together: open, find and close batches."""
         self._notices = Notices(self._ready, self.clock, self.new_events, self.mask)
         self.traffic = Traffic(self._ready, self.new_events, self.clock, self.site)
+
+    def _new_store(self, schema: str | None) -> Store:
+        return store_for(self.url, self.clock, notify=self._notify, schema=schema, transactions=self._transactions)
 
     # Opening and closing
 
@@ -177,6 +185,7 @@ class Redrive(Operations):
         """Open the store and check its schema. Called by itself on first use."""
         if self._opened:
             return self
+        self._check_fork()
         self._opening = self._opening or asyncio.Lock()
         async with self._opening:
             if not self._opened:
@@ -186,7 +195,7 @@ class Redrive(Operations):
                         await self._store.migrate()
                     await self._store.check_schema()
                     for function in self._when_open:
-                        async with self._store.transaction() as tx:
+                        async with self._store.transaction(Use.APP) as tx:
                             await tx.run("setting_lock", name="when_open")  # one process after the other
                             await function(Work(tx, self.new_events))
                 except BaseException:
@@ -199,9 +208,7 @@ class Redrive(Operations):
         self._opened = False
         self._opening = None
         await self._store.close()
-        portal, self._portal = self._portal, None
-        if portal is not None:
-            await asyncio.to_thread(portal.close)
+        await asyncio.to_thread(self._door.close)
         for function in self._when_closed:
             await function()
 
@@ -222,7 +229,7 @@ class Redrive(Operations):
     async def transaction(self) -> AsyncIterator[Work]:
         """Open one transaction for tables of your own in this database, and for what is published with them."""
         await self.open()
-        async with self._store.transaction() as tx:
+        async with self._store.transaction(Use.APP) as tx:
             yield Work(tx, self.new_events)
 
     @property
@@ -306,14 +313,32 @@ class Redrive(Operations):
 
     def _beside(self, job: Callable[[Store], Awaitable[T]]) -> T:
         """Run something on the store for a caller without an event loop."""
-        with self._portal_lock:
-            if self._portal is None:
-                if self.url.endswith(":memory:"):
-                    message = "without an event loop, :memory: will not do: two threads share the database, use a file"
-                    raise ConfigurationError(message)
-                self._portal = _Portal(self)
-            portal = self._portal
-        return portal.run(job)
+        return self._door.run(job)
+
+    def _new_portal(self) -> Portal:
+        if self.url.endswith(":memory:"):
+            message = "without an event loop, :memory: will not do: two threads share the database, use a file"
+            raise ConfigurationError(message)
+        self._check_fork()
+        return Portal(self._new_store(self._store.schema), migrate=self._migrate)
+
+    # Forks: gunicorn --preload, multiprocessing
+
+    def _begin_in_child(self, is_left: bool) -> None:  # noqa: FBT001 - the one answer of a callback
+        """Begin anew after a fork: the connections that were open are the parent's."""
+        was_open, self._opened, self._opening = self._opened, False, None
+        if was_open:
+            leave_to_parent(self._store)
+            self._store = self._new_store(self._store.schema)
+        self._forked_open = self._store.name == "sqlite" and (was_open or is_left)
+
+    def _check_fork(self) -> None:
+        if self._forked_open:
+            message = (
+                f"this process was forked while {self.url} was open, and SQLite would mistake the file locks of the"
+                " parent for its own: close the app before the fork (`await app.close()`), or fork first"
+            )
+            raise ConfigurationError(message)
 
     def new_events(self, type_: str, payload: Any = None, **options: Unpack[Options]) -> list[NewEvent]:
         """Make the rows of one publish without storing them."""
@@ -412,7 +437,9 @@ def _checked_draft(draft: object) -> Sequence[Any]:
     return check.refuse("events", "(type, payload) or (type, payload, options) for each event", draft)
 
 
-def store_for(url: str, clock: Clock, *, notify: bool = True, schema: str | None = None) -> Store:
+def store_for(
+    url: str, clock: Clock, *, notify: bool = True, schema: str | None = None, transactions: int = 10
+) -> Store:
     """Choose the store by the URL."""
     try:
         url, named = without_schema(url)
@@ -438,7 +465,7 @@ def store_for(url: str, clock: Clock, *, notify: bool = True, schema: str | None
         except ModuleNotFoundError as error:
             message = f"PostgreSQL needs the driver {error.name}: pip install 'redrive[postgres]'"
             raise MissingDriver(message) from error
-        return PostgresStore(url, clock, notify=notify, schema=schema)
+        return PostgresStore(url, clock, notify=notify, schema=schema, transactions=transactions)
     message = (
         f"the URL {url!r} is not a database redrive knows: use sqlite:///file.db or postgresql://user@host/database"
     )
@@ -470,36 +497,3 @@ def checked_schema(given: str | None, named: str | None) -> str:
             f"schema must not begin with pg_ or sqlite, which belong to the database: not {schema!r}"
         )
     return schema
-
-
-class _Portal:
-    """A thread with an event loop and a store of its own, for callers that have none."""
-
-    def __init__(self, app: Redrive) -> None:
-        self._store = store_for(app.url, app.clock, notify=app._notify, schema=app.store.schema)  # noqa: SLF001 - a part of the app
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="redrive-portal", daemon=True)
-        self._thread.start()
-        try:
-            self._call(self._open(migrate=app._migrate))  # noqa: SLF001
-        except BaseException:
-            self.close()
-            raise
-
-    async def _open(self, *, migrate: bool) -> None:
-        await self._store.open()
-        if migrate:
-            await self._store.migrate()
-        await self._store.check_schema()
-
-    def run(self, job: Callable[[Store], Awaitable[T]]) -> T:
-        return self._call(job(self._store))  # type: ignore[no-any-return]
-
-    def close(self) -> None:
-        self._call(self._store.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    def _call(self, coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()

@@ -15,6 +15,7 @@ from redrive.deliver import Handler
 from redrive.errors import AttemptStopped
 from redrive.store.base import Row
 
+_NEVER: Final = float("inf")
 _LEAST_PAUSE: Final = 0.01  # seconds between two looks: thousands of limits may end in the same instant
 
 
@@ -29,7 +30,11 @@ class Attempt:
 
     __slots__ = (
         "_cancels",
+        "_pauses",
+        "_rest",
+        "_watch",
         "child",
+        "ends",
         "given_up",
         "handler",
         "is_last",
@@ -47,12 +52,16 @@ class Attempt:
         self.task = task
         self.child: Killable | None = None
         self.until = 0.0  # in the event loop's time; 0 as long as nothing limits it
+        self.ends = _NEVER  # when the deadline of the event passes, in the event loop's time
         self.is_last = False  # whether the limit is the deadline of the event, not the timeout of the attempt
         self.is_over = False
         self.why: AttemptStopped | None = None
         self.given_up = False
         self.settled = False  # by the transaction of a child process
         self._cancels = 0
+        self._watch: Watch | None = None
+        self._pauses = 0
+        self._rest = 0.0
 
     @property
     def runs_in_thread(self) -> bool:
@@ -77,6 +86,32 @@ class Attempt:
             self._cancels -= 1
             self.task.uncancel()
 
+    # What it waits for a connection of ours is not its own time
+
+    def pause(self) -> None:
+        """Stop the timeout; the deadline of the event goes on. From several tasks: until all have resumed."""
+        if self._watch is None:
+            return
+        self._pauses += 1
+        if self._pauses == 1 and self._is_timed:
+            self._rest = self._watch.stop(self)
+
+    def resume(self) -> None:
+        """Let the timeout go on with the time that was left."""
+        if self._watch is None or self._pauses == 0:
+            return
+        self._pauses -= 1
+        if self._pauses == 0 and self._is_timed and self._rest:
+            self._watch.go_on(self, self._rest)
+            self._rest = 0.0
+
+    @property
+    def _is_timed(self) -> bool:
+        return self.why is None and not self.is_over
+
+    def watched_by(self, watch: "Watch", ends: float) -> None:
+        self._watch, self.ends = watch, ends
+
 
 class Watch:
     """One timer for all attempts with a time limit.
@@ -97,6 +132,29 @@ class Watch:
         self._attempts.add(attempt)
         if attempt.until < self._at:
             self._look_at(attempt.until)
+
+    def limit(self, attempt: Attempt, seconds: float, left: float | None) -> None:
+        """Set the time limit of an attempt, and how long is left until the deadline of its event."""
+        ends = _NEVER if left is None else self._loop.time() + left
+        attempt.watched_by(self, ends)
+        self.go_on(attempt, seconds)
+
+    def stop(self, attempt: Attempt) -> float:
+        """Take the timeout off an attempt; return what is left of it. 0: its deadline comes first, and stays."""
+        if attempt.is_last:
+            return 0.0
+        rest, attempt.is_last = max(attempt.until - self._loop.time(), _LEAST_PAUSE), True
+        if attempt.ends == _NEVER:
+            self.discard(attempt)
+        else:
+            self.add(attempt, attempt.ends - self._loop.time())
+        return rest
+
+    def go_on(self, attempt: Attempt, seconds: float) -> None:
+        """Put the timeout on an attempt, or its deadline if that comes first."""
+        left = attempt.ends - self._loop.time()
+        attempt.is_last = left <= seconds
+        self.add(attempt, min(left, seconds))
 
     def discard(self, attempt: Attempt) -> None:
         self._attempts.discard(attempt)

@@ -187,6 +187,7 @@ class Context:
         """Open the one transaction in which your work, the record that it was done and ``delivered`` are committed.
 
         Entering it raises ``AlreadyHandled`` when this key has had its effect; let it through, the event is delivered.
+        It raises ``KeyInUse`` when another attempt with this key is still open; let it through, the event waits.
         """
         self._work = HandlerTransaction(self._the_lease(), self._desk.store, self._new_events, self._kept)
         return self._work

@@ -43,6 +43,7 @@ class Tally:
     cancelled: int = 0
     throttled: int = 0
     left_behind: int = 0  # given up while the handler went on: deaf to cancellation, or in a thread
+    waited_for_key: int = 0  # given back because another transaction had the idempotency key
     unknown_targets: dict[str, int] = field(default_factory=dict)
 
 

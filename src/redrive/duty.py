@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from redrive.clock import Clock
 from redrive.errors import StoreUnavailable
 from redrive.logs import log
+from redrive.store.connections import Side, begin_task
 
 _AFTER_ERROR: Final = 2.0
 
@@ -37,6 +38,7 @@ class Duty:
 
 async def keep(duty: Duty, clock: Clock, by: str) -> None:
     """Do it over and over, until cancelled."""
+    begin_task(Side.DUTY)
     while True:
         try:
             pause = (await duty.act(by)).pause

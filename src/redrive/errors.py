@@ -24,6 +24,7 @@ __all__ = [
     "StoreReadOnly",
     "LeaseLost",
     "AlreadyHandled",
+    "KeyInUse",
     "StepMisused",
     "StepPending",
     "NotFound",
@@ -109,6 +110,10 @@ class LeaseLost(RedriveError):
 
 class AlreadyHandled(RedriveError):
     """Control flow: this idempotency key has already had its effect."""
+
+
+class KeyInUse(RedriveError):
+    """Control flow: another transaction is recording this idempotency key. The event waits for its end."""
 
 
 class StepMisused(ConfigurationError):

@@ -3,13 +3,16 @@
 Most failures are written down with the next turn, hundreds at once. Where a handler has a hook (``on_retry``,
 ``on_dead_letter``), or somebody handles the lifecycle event of a dead letter, the outcome gets a transaction of its
 own: both are there or neither is. A hook that fails three times is left out, loudly; the event goes on all the same.
+Each try has 30 seconds. It may call the app: what it waits for is never held by another outcome.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
+from itertools import count
 from typing import Any, Final, Unpack
 from uuid import UUID
 
@@ -38,13 +41,21 @@ from redrive.store.base import (
     TYPE,
     Row,
     Store,
+    Transaction,
 )
+from redrive.store.connections import Use
 
 FAILED_TYPE: Final = "redrive.event.failed"
 """The lifecycle event of a dead letter; published for those who handle it."""
 
 _TRIES: Final = 3
+_HOOK_SECONDS: Final = 30.0
+_PATIENCE_SECONDS: Final = 60.0  # how long a hook is tried again whose own calls find a database unavailable
 Shortfalls = Sequence[tuple[str, Exception]]
+
+
+class _CallUnavailable(Exception):
+    """A call of a hook's own has found its database unavailable, while the outcome could be written."""
 
 
 class Hooks:
@@ -63,6 +74,7 @@ class Hooks:
         self._by = by
         self._mask = mask
         self._has_listeners = has_listeners
+        self._chains: set[int] = set()  # numbers of those in use
 
     def have_part(self, handler: Handler | None, row: Row, settlement: Settlement) -> bool:
         """Whether anybody writes something together with this outcome."""
@@ -81,7 +93,8 @@ class Hooks:
         """
         hook = "on_dead_letter" if settlement.status is Status.FAILED else "on_retry"
         tries, pause = 0, 0.05
-        while tries < _TRIES:
+        until = self._clock.monotonic() + _PATIENCE_SECONDS
+        while True:
             try:
                 shortfalls = await self._settle(handler, row, settlement)
             except LeaseLost as error:
@@ -96,8 +109,10 @@ class Hooks:
                     "hook failed", event_id=str(row[ID]), target=row[TARGET], hook=hook, tries=tries,
                     error=alarm.hidden(row, repr(error), self._mask)[:500],
                 )  # fmt: skip
-                if tries == _TRIES:
+                is_patient = isinstance(error, _CallUnavailable)
+                if self._clock.monotonic() >= until if is_patient else tries >= _TRIES:
                     await self._note_missing(row, hook, [(f"all of {hook}", error)])
+                    return False
             else:
                 self._hands.release(row)
                 if settlement.status is Status.FAILED:
@@ -107,26 +122,40 @@ class Hooks:
                 return True
             await self._clock.sleep(pause * self._clock.random())
             pause = min(pause * 4, 3.0)
-        return False
 
     async def _settle(self, handler: Handler | None, row: Row, settlement: Settlement) -> Shortfalls:
         """Write the outcome and what hooks add to it; return the parts of that which were left out."""
-        async with self._store.transaction() as transaction:
-            if await transaction.settle([settlement], chain=str(self._session()), actor=self._by):
-                message = f"event {row[ID]} is no longer ours: its outcome was not written"
-                raise LeaseLost(message)
-            (written,) = await transaction.run("settled", id=row[ID])
-            told = _told(row, settlement, written)
-            work = Settling(transaction, partial(self._caused_by, told))
-            if isinstance(told, Retry):
-                if handler is not None and handler.on_retry is not None:
-                    await handler.on_retry(told, work)
+        async with self._store.transaction(Use.HOOK) as transaction:
+            with self._chain() as chain:
+                if await transaction.settle([settlement], chain=chain, actor=self._by):
+                    message = f"event {row[ID]} is no longer ours: its outcome was not written"
+                    raise LeaseLost(message)
+                (written,) = await transaction.run("settled", id=row[ID])
+                told = _told(row, settlement, written)
+                work = Settling(transaction, partial(self._caused_by, told))
+                if isinstance(told, Retry):
+                    if handler is not None and handler.on_retry is not None:
+                        await _bounded(handler.on_retry(told, work), row, transaction)
+                    return work.shortfalls
+                if handler is not None and handler.on_dead_letter is not None:
+                    await _bounded(handler.on_dead_letter(told, work), row, transaction)
+                if self._is_told(row):
+                    await transaction.publish(self._caused_by(told, FAILED_TYPE, _as_payload(told)))
                 return work.shortfalls
-            if handler is not None and handler.on_dead_letter is not None:
-                await handler.on_dead_letter(told, work)
-            if self._is_told(row):
-                await transaction.publish(self._caused_by(told, FAILED_TYPE, _as_payload(told)))
-            return work.shortfalls
+
+    @contextmanager
+    def _chain(self) -> Iterator[str]:
+        """Choose a chain of the trail that no other outcome is being written to.
+
+        Who writes to a chain keeps it until the end of the transaction: on the worker's own one, all its turns would
+        wait for a slow hook.
+        """
+        number = next(each for each in count() if each not in self._chains)
+        self._chains.add(number)
+        try:
+            yield f"{self._session()}/hook-{number}"
+        finally:
+            self._chains.discard(number)
 
     def report(self, handler: Handler | None, row: Row, settlement: Settlement) -> None:
         """Say out loud that an event is a dead letter now."""
@@ -160,6 +189,21 @@ class Hooks:
             detail = {"error": repr(error)[:1_000], "hook": hook, "what": what}
             with suppress(RedriveError):
                 await self._store.write_trail([(UUID(str(row[ID])), "evidence-failed", row[SOURCE], self._by, detail)])
+
+
+async def _bounded(hook: Awaitable[None], row: Row, transaction: Transaction) -> None:
+    """Wait for a hook, but not for ever."""
+    limit = asyncio.timeout(_HOOK_SECONDS)
+    try:
+        async with limit:
+            await hook
+    except TimeoutError as error:
+        if limit.expired():
+            raise TimeoutError(f"the hook took longer than {_HOOK_SECONDS:g} s") from error
+        raise
+    except StoreUnavailable as error:
+        await transaction.run("settled", id=row[ID])  # if this does not answer either, nobody can settle now
+        raise _CallUnavailable(str(error)) from error
 
 
 def _told(row: Row, settlement: Settlement, written: Mapping[str, Any]) -> DeadLetter | Retry:

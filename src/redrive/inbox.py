@@ -18,6 +18,7 @@ from redrive.errors import AlreadyHandled, ConfigurationError, LeaseLost, StoreU
 from redrive.event import NewEvent, Options, Published
 from redrive.instant import to_micros
 from redrive.store.base import Store, Transaction
+from redrive.store.connections import Use
 from redrive.store.sql import Statement, load
 
 NewEvents = Callable[..., list[NewEvent]]
@@ -122,10 +123,10 @@ class HandlerTransaction(Work):
         if lease.settled:
             message = "a handler has one transaction: it ends the event. Do all the work inside it"
             raise ConfigurationError(message)
-        self._outer = self._store.transaction()
+        self._outer = self._store.transaction(Use.HANDLER)
         self._inner = await self._outer.__aenter__()
         try:
-            if not await self._inner.mark_handled(lease.target, lease.idempotency_key, lease.event_id):
+            if not await self._inner.mark_handled(lease.target, lease.idempotency_key, lease.event_id, lease.fence):
                 message = f"key {lease.idempotency_key} has had its effect in {lease.target}"
                 raise AlreadyHandled(message)  # noqa: TRY301 - leaves through the same door as everything else
         except BaseException as error:

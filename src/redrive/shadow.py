@@ -21,6 +21,7 @@ from redrive.errors import AlreadyHandled, Refused, StepPending
 from redrive.event import Event, NewEvent, Published
 from redrive.policy import RetryPolicy
 from redrive.store.base import Row, Store, Transaction
+from redrive.store.connections import Use
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +64,9 @@ class _ShadowStore:
         self._captured = captured
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[_ShadowTransaction]:
+    async def transaction(self, use: Use = Use.OURS) -> AsyncIterator[_ShadowTransaction]:
         try:
-            async with self._store.transaction() as inner:
+            async with self._store.transaction(use) as inner:
                 yield _ShadowTransaction(inner, self._captured)
                 raise _Rollback  # noqa: TRY301 - the way out of a transaction that must not be committed
         except _Rollback:

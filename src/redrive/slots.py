@@ -18,7 +18,7 @@ from uuid import UUID
 from redrive import alarm
 from redrive.attempt import Attempt, Watch
 from redrive.circuit import Circuits
-from redrive.classify import civil
+from redrive.classify import civil, leaves
 from redrive.clock import Clock
 from redrive.context import Context, Desk
 from redrive.counts import Counts, Tally
@@ -29,6 +29,7 @@ from redrive.errors import (
     AttemptStopped,
     Cancelled,
     DeadlinePassed,
+    KeyInUse,
     LeaseLost,
     StoreUnavailable,
     TimedOut,
@@ -41,10 +42,12 @@ from redrive.logs import log
 from redrive.options import WorkerOptions
 from redrive.settle import settlement_for_blocked
 from redrive.store.base import DEADLINE_AT, FENCE, ID, TARGET, TYPE, Row, Store
+from redrive.store.connections import Side, begin_attempt, begin_task
 from redrive.tracing import traced
 
 _TURN_OF_LOOP: Final = 0.005  # seconds a slot may go on without letting others run
 _CANCEL_SECONDS: Final = 5.0
+_KEY_SECONDS: Final = 2.0
 
 
 class Slots:
@@ -130,6 +133,7 @@ class Slots:
     async def _slot(self, crew: object) -> None:
         task = asyncio.current_task()
         assert task is not None
+        begin_task(Side.HANDLER)
         while crew is self._crew and task not in self._deaf:
             row = self._hands.next()
             if row is None:
@@ -199,6 +203,7 @@ class Slots:
         task = asyncio.current_task()
         assert task is not None
         attempt = self._hands.running[row[ID]] = Attempt(row, handler, task)
+        begin_attempt(attempt)
         context = Context(row, self._desk, attempt, self._circuits.degraded(handler))
         error: BaseException | None = None
         try:
@@ -276,6 +281,8 @@ class Slots:
         elif isinstance(error, AlreadyHandled):
             self._tally.deduplicated += 1
             self._hands.delivered(row)
+        elif error is not None and attempt.why is None and any(isinstance(each, KeyInUse) for each in leaves(error)):
+            self._wait_for_key(row)
         elif isinstance(error, LeaseLost):
             self._hands.release(row)
             self._circuits.let_go(row)
@@ -285,6 +292,12 @@ class Slots:
             await self._stopped(attempt, error)
         elif error is not None:
             await self._failed(attempt.handler, row, error)
+
+    def _wait_for_key(self, row: Row) -> None:
+        """Give the event back for a while: its key belongs to a transaction that is open elsewhere. Spends nothing."""
+        self._tally.waited_for_key += 1
+        log.info("idempotency key in use, trying again", event_id=str(row[ID]), target=row[TARGET])
+        self._hands.hand_back_later(row, _KEY_SECONDS)
 
     async def _failed(self, handler: Handler, row: Row, error: BaseException) -> None:
         await self._failures.failed(handler, row, error)
@@ -300,9 +313,9 @@ class Slots:
                 message = "the deadline of the event passed before the attempt was started"
                 raise DeadlinePassed(message)
             if seconds is None or left < seconds:
-                seconds, attempt.is_last = left, True
+                seconds = left
         if seconds is not None:
-            self.watch.add(attempt, seconds)
+            self.watch.limit(attempt, seconds, left)
 
     def _overdue(self, attempt: Attempt) -> None:
         """Tell an attempt whose time is over to stop; give up one that was told and has not ended."""

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from redrive.classify import describe
-from redrive.errors import AlreadyHandled, AttemptStopped, LeaseLost
+from redrive.errors import AlreadyHandled, AttemptStopped, KeyInUse, LeaseLost
 from redrive.event import NewEvent, Options
 from redrive.mask import DEFAULT, Mask
 from redrive.store.base import ATTEMPTS, CORRELATION_ID, CYCLE, HEADERS, ID, PAYLOAD, QUEUE, TARGET, TYPE, Row
@@ -133,6 +133,9 @@ def _note(api: Any, span: Any, error: BaseException, hidden: Callable[[str], str
     """Tell a failure from what only looks like one; what is secret in the event is hidden."""
     if isinstance(error, AlreadyHandled):
         span.set_attribute("redrive.outcome", "delivered")
+        return
+    if isinstance(error, KeyInUse):
+        span.set_attribute("redrive.outcome", "waits")
         return
     stopped = isinstance(error, AttemptStopped | asyncio.CancelledError)
     outcome = "stopped" if stopped else "lost" if isinstance(error, LeaseLost) else "failed"

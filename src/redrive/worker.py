@@ -510,6 +510,8 @@ class Worker:
     async def _keep_up(self, _: str) -> Tick:
         """Sweep, look at the ordering keys, and whether this code may still work on the schema."""
         await self._sweep()
+        for event_id in await self._store.end_lost_transactions():
+            log.warning("transaction without a lease ended", worker=self.name, event_id=str(event_id))
         self._walked_to = await ordering.unstick(self._store, self._walked_to)
         await self._check_schema()
         return Tick(moved=False, pause=self.options.lease_seconds / 3)

@@ -66,6 +66,7 @@ _OVERLAP = "tests/lab/test_interleavings.py"
 _BESIDE = "tests/lab/test_overlaps.py"
 _GATE = "tests/redrive/test_gate.py"
 _KEPT = "tests/stores/test_retention.py tests/lab/test_retention.py"
+_TRANSACTIONS = "tests/worker/test_transactions.py"
 _TOGETHER = "tests/lab/test_model.py tests/lab/test_pairs.py"
 
 MUTANTS = [
@@ -140,8 +141,8 @@ MUTANTS = [
     Mutant("replay-keeps-attempts", "a replay goes on counting where the dead letter ended",
            "store/sqlite/redrive_release.sql", "attempts = 0, lost_count = 0,", "lost_count = 0,"),
     Mutant("handled-not-checked", "a key that had its effect has it again",
-           "inbox.py", "if not await self._inner.mark_handled(lease.target, lease.idempotency_key, lease.event_id):",
-           "if await self._inner.mark_handled(lease.target, lease.idempotency_key, lease.event_id) is None:"),
+           "inbox.py", "            if not await self._inner.mark_handled(",
+           "            if None is await self._inner.mark_handled("),
     Mutant("handled-apart", "the key is committed before the effect",
            "inbox.py", "        lease.is_open = True\n        return self",
            '        await self._inner.execute("commit")\n        await self._inner.execute("begin immediate")\n'
@@ -391,6 +392,29 @@ MUTANTS = [
            "self._told[target] = counted; yield target, News(failed, passed), counted",
            "tests/worker/test_dependencies.py::"
            "test_nothing_is_buried_either_while_the_others_are_being_told_of_the_brake"),
+    # Connections, and who waits for whom.
+    Mutant("pg-one-pool", "handlers, hooks, publishing and duties share their connections",
+           "store/connections.py", "key = (use, 0 if use in (Use.CALL, Use.DUTY_CALL) else _depth.get())",
+           "key = (Use.HANDLER, 0)", _TRANSACTIONS),
+    Mutant("pg-one-depth", "a transaction inside another waits for the connections of the outer ones",
+           "store/connections.py", "_depth.set(depth + 1)", "_depth.set(depth)", _TRANSACTIONS),
+    Mutant("pg-pool-wait-fails", "who waits for one of our own connections is told that the database does not answer",
+           "store/connections.py", "await places.enter(None if use.is_lent else seconds)",
+           "await places.enter(seconds)", _TRANSACTIONS),
+    Mutant("pool-wait-is-timed", "an attempt times out while it waits for one of our own connections",
+           "store/connections.py", "    attempt.pause()\n", "", _TRANSACTIONS),
+    Mutant("pg-not-reset", "what a transaction did to its session is there for the next one",
+           f"{POSTGRES}.py", "                if use.is_lent:\n", "                if use is Use.OURS:\n",
+           _TRANSACTIONS),
+    Mutant("pg-hook-on-the-same-chain", "all outcomes of a worker wait for a slow hook",
+           "hook.py", 'yield f"{self._session()}/hook-{number}"', "yield str(self._session())", _TRANSACTIONS),
+    Mutant("pg-key-wait-fails", "who waits for a key fails",
+           f"{POSTGRES}.py", "if isinstance(error.__cause__, asyncpg.LockNotAvailableError):",
+           "if not error.__cause__:", _TRANSACTIONS),
+    Mutant("pg-lost-transaction-stays", "a worker that stands still keeps the key of its event",
+           f"{POSTGRES}/end_lost.sql", "pg_terminate_backend(l.pid)", "l.pid", _TRANSACTIONS),
+    Mutant("fork-shares", "a forked child uses the thread and the connections of its parent",
+           "portal.py", "os.register_at_fork(", "dict(", "tests/publish/test_sync.py"),
     Mutant("pg-purge-live", "a purge removes what has not ended",
            f"{POSTGRES}/purge_ended.sql",
            "o.status in ('delivered', 'cancelled') and o.ended_at < :before::timestamptz",

@@ -18,6 +18,7 @@ from tests.waiting import wait_until
 
 PROMISES = ("fence", "effect-once", "not-stuck", "durable", "trail", "order")
 LEASE = 1.0
+STATUS = "select status, attempts from {}outbox where cast(id as text) = ?"
 AT_ONCE = 4
 SHORT = 24
 """Zombies on each store, six times as many as stand still together."""
@@ -117,7 +118,7 @@ def note_takeovers(run: Record, crew: Crew) -> None:
 def test_what_others_see_while_a_worker_is_stopped_inside_a_transaction(
     store_url: str, tmp_path: Path, record: Callable[..., Record]
 ) -> None:
-    """On PostgreSQL its own event waits and spends no attempt, on SQLite everybody waits; its effect is there once."""
+    """On PostgreSQL another delivers its event and spends no attempt, on SQLite all wait; the effect is there once."""
     run = record("zombies", "sqlite" if store_url.startswith("sqlite") else "postgres")
     with crew_on(store_url, tmp_path / "crew") as crew:
         first = crew.start("worker")
@@ -136,13 +137,14 @@ def test_what_others_see_while_a_worker_is_stopped_inside_a_transaction(
         else:
             tail.first_attempt(began, 10)
             wait_until(lambda: _swept(crew, first))
-            tail.wait_for("attempt", 20, "fail", id=inside["id"], error="StoreUnavailable")
-            run.reached["its event waited, the others went on"] += 1
+            # Its transaction holds the key of the event, until somebody ends it for want of a lease.
+            wait_until(lambda: query(store_url, STATUS, (inside["id"],))[0]["status"] == "delivered")
+            run.reached["another delivered its event"] += 1
         crew.go_on(first)
         aftermath.drain(crew)
         found = aftermath.look(crew, is_bounded=False)
         run.cases, run.violations = 1, found.violations
-        (row,) = query(store_url, "select status, attempts from {}outbox where cast(id as text) = ?", (inside["id"],))
+        (row,) = query(store_url, STATUS, (inside["id"],))
         assert row["status"] == "delivered"
         stumbled = sum(
             line["what"] == "attempt" and line["id"] == inside["id"] and line.get("error") == "PrerequisiteMissing"

@@ -6,10 +6,12 @@ import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
 from redrive import ConfigurationError, PayloadRefused, Redrive, RedriveError
+from tests import warm
 
 
 def close(app: Redrive) -> None:
@@ -97,3 +99,102 @@ def test_an_app_can_be_used_again_after_it_was_closed(store_url: str) -> None:
     close(app)
 
     assert listed(store_url) == ["one", "two"]
+
+
+def run(script: Path, *arguments: str) -> tuple[int, str, str]:
+    """Run a script that forks; return how it ended, and what it wrote."""
+    with warm.python([str(script), *arguments], stdout=PIPE, stderr=PIPE, text=True) as process:
+        said, errors = process.communicate(timeout=120)
+    return process.returncode, said, errors
+
+
+FORKS = """
+import os, signal, sys, threading
+from redrive import Redrive
+
+app = Redrive(sys.argv[1], migrate=True)
+app.publish_sync("parent")
+others = [threading.Thread(target=lambda: [app.publish_sync("beside") for _ in range(10)]) for _ in range(2)]
+for each in others:
+    each.start()
+children = []
+for n in range(3):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(40)  # a child that hangs ends, and fails
+        app.publish_sync("child")
+        app.publish_sync("child")
+        sys.exit(0)  # as a server ends: everything that was inherited is torn down
+    children.append(child)
+for child in children:
+    assert os.waitpid(child, 0)[1] == 0, "a child failed"
+for each in others:
+    each.join()
+app.publish_sync("parent")
+"""
+
+
+@pytest.mark.req("O9")
+def test_a_forked_child_publishes_with_connections_of_its_own(store_url: str, tmp_path: Path) -> None:
+    """As gunicorn --preload does: the app is made, and used, before the workers are forked."""
+    script = tmp_path / "forks.py"
+    script.write_text(FORKS, encoding="utf-8")
+
+    code, _, errors = run(script, store_url)
+
+    assert code == 0, errors
+    assert "ignored" not in errors
+    assert listed(store_url) == ["beside"] * 20 + ["child"] * 6 + ["parent"] * 2
+
+
+OPEN = """
+import asyncio, os, signal, sys
+from redrive import ConfigurationError, Redrive
+
+app = Redrive(sys.argv[1], migrate=True)
+
+async def in_child():
+    async with app:
+        await app.publish("child")
+
+def child():
+    signal.alarm(40)
+    try:
+        app.publish_sync("child")
+        asyncio.run(in_child())
+    except ConfigurationError as error:
+        print(error, flush=True)
+        return 3
+    return 0
+
+async def parent():
+    await app.open()
+    await asyncio.gather(*[app.publish("parent") for _ in range(3)])
+    forked = os.fork()
+    if forked == 0:  # as multiprocessing does: it never comes back to the event loop of its parent
+        os._exit(child())
+    for _ in range(3):
+        await app.publish("parent")
+    ended = (await asyncio.to_thread(os.waitpid, forked, 0))[1]
+    await app.publish("parent")
+    await app.close()
+    return os.waitstatus_to_exitcode(ended)
+
+sys.exit(asyncio.run(parent()))
+"""
+
+
+@pytest.mark.req("O9")
+def test_a_child_of_an_app_that_is_open_has_its_own_connections_or_is_told(store_url: str, tmp_path: Path) -> None:
+    script = tmp_path / "open.py"
+    script.write_text(OPEN, encoding="utf-8")
+
+    code, said, errors = run(script, store_url)
+
+    if store_url.startswith("sqlite"):  # it would take the locks of its parent for its own
+        assert code == 3, errors
+        assert "close the app before the fork" in said
+        assert listed(store_url) == ["parent"] * 7
+    else:
+        assert code == 0, errors
+        assert listed(store_url) == ["child"] * 2 + ["parent"] * 7

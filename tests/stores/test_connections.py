@@ -53,7 +53,7 @@ async def test_types_of_ones_own_are_not_remembered(postgres_url: str) -> None:
 @pytest.mark.promise("not-stuck")
 async def test_the_server_is_told_to_find_out_within_the_lease_that_a_machine_is_gone(postgres_url: str) -> None:
     """What it had locked would be locked for two hours otherwise. The values are those of the socket."""
-    store = PostgresStore(postgres_url, VirtualClock(), pool_size=1)
+    store = PostgresStore(postgres_url, VirtualClock(), transactions=1)
     await store.open()
 
     async def seconds() -> tuple[float, float]:

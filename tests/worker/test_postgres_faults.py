@@ -146,7 +146,7 @@ async def test_a_silent_server_costs_an_error_and_not_a_hanging_call(
     """SIGSTOP on the backend: the connection is open, and nothing ever comes back."""
     from redrive.clock import SystemClock
 
-    store = PostgresStore(postgres_url, SystemClock(), call_seconds=1.0, pool_size=1)
+    store = PostgresStore(postgres_url, SystemClock(), call_seconds=1.0, transactions=1)
     await store.open()
     await store.migrate()
     pid = await store._run(lambda connection: connection.fetchval("select pg_backend_pid()"))

@@ -79,6 +79,10 @@ THROTTLED: Final = Metric(
 LEFT_BEHIND: Final = Metric(
     "redrive_left_behind_total", "counter", "Handlers that did not stop when their time was over, and were given up."
 )
+WAITED_FOR_KEY: Final = Metric(
+    "redrive_key_waits_total", "counter",
+    "Events that were handed back because another transaction had their idempotency key and had not ended.",
+)  # fmt: skip
 UNKNOWN: Final = Metric(
     "redrive_unknown_target_total", "counter", "Events that were claimed and have no handler here.", ("target",)
 )
@@ -148,7 +152,7 @@ TOOK: Final = Metric("redrive_scrape_seconds", "gauge", "How long the database t
 
 COUNTED: Final = (
     ATTEMPTS, AT_ONCE, RECOVERED, RECOVERY, DEAD_LETTERED, HOOKS_FAILED, RUNS, TURNS, CLAIMED, DEDUPLICATED,
-    LEASES_LOST, SWEPT, PUT_BACK, THROTTLED, LEFT_BEHIND, UNKNOWN, SENT, TAKEN_IN, RECONCILED,
+    LEASES_LOST, SWEPT, PUT_BACK, THROTTLED, LEFT_BEHIND, WAITED_FOR_KEY, UNKNOWN, SENT, TAKEN_IN, RECONCILED,
 )  # fmt: skip
 """Families of each worker process."""
 
@@ -184,6 +188,7 @@ def counted(app: Redrive) -> Iterator[Reading]:
         (PUT_BACK, tally.put_back),
         (THROTTLED, tally.throttled),
         (LEFT_BEHIND, tally.left_behind),
+        (WAITED_FOR_KEY, tally.waited_for_key),
     ):
         yield Reading(metric, number)
     for target, number in tally.unknown_targets.items():

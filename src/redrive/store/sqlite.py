@@ -63,6 +63,7 @@ from redrive.store.base import (
     judge_schema,
     replayed_meanwhile,
 )
+from redrive.store.connections import Use, timeout_stopped
 from redrive.store.rows import SQLITE_ORDER, published_from, sqlite_row
 from redrive.store.sql import FIRST_ROLLING, SCHEMA, Clauses, Statement, load, migrations, needs, with_clauses
 from redrive.store.writer import GO_ON, ROLLED_BACK, Connection, Writer, own, schema_of, translated
@@ -289,11 +290,16 @@ class SqliteStore:
         return bool(is_delivered)
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator["SqliteTransaction"]:
-        """Lend the connection for one transaction; commits at the end, rolls back on any exception."""
+    async def transaction(self, use: Use = Use.OURS) -> AsyncIterator["SqliteTransaction"]:  # noqa: ARG002 - there is one connection that writes
+        """Lend the connection for one transaction; commits at the end, rolls back on any exception.
+
+        There is one connection that writes, whatever the use; an attempt that waits for it has its timeout stopped.
+        """
         assert self._turn is not None
         self.writer.refuse_borrower()
-        async with self._turn:
+        with timeout_stopped():
+            await self._turn.acquire()
+        try:
             writer = self.writer
             # The pen may be held by the writer for the length of one commit: wait for it in a thread.
             taking = asyncio.get_running_loop().run_in_executor(None, _ours, writer.borrow)
@@ -310,6 +316,8 @@ class SqliteStore:
                 await _to_its_end(lambda: _ours(self._commit, now, before))
             finally:
                 writer.give_back()
+        finally:
+            self._turn.release()
         self._wake()
 
     def _commit(self, now: int, before: int) -> None:
@@ -372,6 +380,10 @@ class SqliteStore:
 
     def claims(self, session_id: UUID, lanes: Sequence[Lane], *, actor: str) -> "SqliteClaims":
         return SqliteClaims(self, str(session_id), lanes, actor)
+
+    async def end_lost_transactions(self) -> list[UUID]:
+        """Nothing to do: a transaction keeps the whole file, so that nobody could look for it."""
+        return []
 
     async def sweep(self, session_id: UUID, *, max_lost: int, limit: int, base_seconds: float, actor: str) -> list[Row]:
         def job(connection: sqlite3.Connection, now: int) -> list[Row]:
@@ -712,7 +724,7 @@ class SqliteTransaction:
     async def publish(self, events: Sequence[NewEvent]) -> list[Published]:
         return await self._run(lambda: publish_rows(self.connection, events, self._now))
 
-    async def mark_handled(self, target: str, idempotency_key: str, event_id: Any) -> bool:
+    async def mark_handled(self, target: str, idempotency_key: str, event_id: Any, fence: int = 0) -> bool:  # noqa: ARG002 - nobody waits for a key
         values = {
             "target": target,
             "idempotency_key": idempotency_key,

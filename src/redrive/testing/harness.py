@@ -159,7 +159,7 @@ class Harness:
         stack.callback(put_back)
         vars(app).update(
             url=self._url, clock=self.clock, _store=self._store, _migrate=True, _opened=True, _opening=None,
-            _portal=self._beside, _handlers=app.handlers, _targets=dict(before["_targets"]),
+            _door=self._beside, _handlers=app.handlers, _targets=dict(before["_targets"]),
             close=_stay_open,  # code under test may open and close the app; the events must outlive that
         )  # fmt: skip
         if self._url == MEMORY:

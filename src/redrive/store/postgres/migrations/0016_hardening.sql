@@ -175,6 +175,23 @@ end $$;
 
 -- Claims and settles: a row that somebody else has locked.
 
+-- Handled keys: a key that another transaction is about to record.
+
+-- Record that a key has had its effect; false: it already had. Waits 5 seconds at most for another transaction that has
+-- recorded it and is still open: its worker may stand still. While the transaction is open it is named after its lease,
+-- so that a sweep can end it when the lease is gone (end_lost.sql).
+create or replace function redrive.mark_handled(
+    p_target text, p_key text, p_event uuid, p_fence bigint, p_now timestamptz
+) returns boolean language plpgsql set lock_timeout = '5s' as $$
+begin
+    perform set_config('application_name', 'redrive lease ' || p_event || ' ' || p_fence, true);
+    insert into redrive.event_handled (target, idempotency_key, event_id, handled_at)
+    values (p_target, p_key, p_event, coalesce(p_now, clock_timestamp()))
+    on conflict (target, idempotency_key) do nothing;
+    return found;
+end
+$$;
+
 -- Sessions: work of a process that is gone.
 
 -- Retention: rows that are still needed.
