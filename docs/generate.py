@@ -329,6 +329,7 @@ COLUMNS = {
     "session.name": "the worker's name, `host:pid` unless it was given one",
     "session.host": "where it runs",
     "session.pid": "its process there",
+    "session.process": "the process: its machine, number and beginning, for workers that can see whether it is gone",
     "session.queues": "what it takes",
     "session.targets": "what it can handle",
     "session.concurrency": "how many handlers at once",

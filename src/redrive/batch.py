@@ -8,6 +8,7 @@ member: see 0008_batches.sql. Numbers are always counted from the members themse
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
@@ -18,7 +19,7 @@ from redrive import caller
 from redrive.clock import Clock
 from redrive.duration import span
 from redrive.duty import Duty, Tick
-from redrive.errors import BatchNotFound, ConfigurationError, Refused
+from redrive.errors import BatchNotFound, ConfigurationError, LockHeld, Refused
 from redrive.event import LIVE, HasId, NewEvent, Options, Priority, Published, Status
 from redrive.instant import from_micros, iso, to_micros
 from redrive.payload import check_text
@@ -416,8 +417,11 @@ class Batches:
     async def _tend(self, by: str) -> Tick:
         store = await self._ready()
         overdue = await store.ask("batch_overdue", grace=GRACE_SECONDS, limit=_AT_ONCE)
-        moved = [await force(store, row["id"], by=by, reason=_DEADLINE) for row in overdue]
-        return Tick(any(moved), 0.0 if len(overdue) == _AT_ONCE else _LOOK_SECONDS)
+        moved = 0
+        for row in overdue:
+            with suppress(LockHeld):  # somebody has the batch or one of its members: the others do not wait
+                moved += await force(store, row["id"], by=by, reason=_DEADLINE)
+        return Tick(moved > 0, 0.0 if moved == _AT_ONCE else _LOOK_SECONDS)
 
 
 async def force(store: Store, batch_id: Any, *, by: str, reason: str) -> bool:

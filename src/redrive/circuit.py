@@ -2,13 +2,14 @@
 
 Before a handler runs, ``gate`` says what its event would have to wait for. After it has run, ``passed`` or ``failed``
 counts; a counter a target is all that a success costs. Now and then the worker brings its counts to the database and
-reads what the others have found (``tend``): nobody is more than a tick behind, and what a worker sees itself it acts on
-at once.
+reads what the others have found (``exchange``): nobody is more than a tick behind, and what a worker sees itself it
+acts on at once.
 """
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -20,7 +21,7 @@ from redrive.classify import leaves, matches
 from redrive.clock import Clock
 from redrive.deliver import Handler
 from redrive.dependency import DEFAULT, Circuit, Dependency, Kind, News, State, brake_of
-from redrive.errors import DependencyDegraded, DependencyUnavailable, StoreUnavailable
+from redrive.errors import DependencyDegraded, DependencyUnavailable, LockHeld, StoreUnavailable
 from redrive.event import ErrorClass
 from redrive.logs import log
 from redrive.store.base import CYCLE, ID, TARGET, TYPE, Row, Store
@@ -29,6 +30,7 @@ _RENEW_SECONDS: Final = 10.0
 _FORGET_SECONDS: Final = 60.0
 _LOOK_SHARE: Final = 20.0
 _LONG_LOOK: Final = 0.02
+_HELD_SECONDS: Final = 2.0
 _NOTHING: Final[frozenset[str]] = frozenset()
 # Failures that say that something does not work, as opposed to: this event cannot be done (yet).
 _OUTAGE_LIKE: Final = frozenset(
@@ -103,6 +105,7 @@ class Circuits:
         self._streaks: dict[str, _Streak] = {}
         self._probes: dict[Any, _Probe] = {}
         self._waited_for: dict[str, datetime] = {}
+        self._held_until: dict[str, float] = {}  # rows that somebody else's transaction has locked
         self._look_at = 0.0
 
     # Before a handler runs
@@ -270,34 +273,57 @@ class Circuits:
 
     # Between the database and us
 
-    async def tend(
-        self, session_id: UUID, queues: Sequence[str], generation: int, held: Container[Any], *, by: str, probe: bool
-    ) -> tuple[list[Row], int]:
-        """Tell, read, probe and release; return the events claimed as probes and how many others were let go."""
+    async def exchange(self, held: Container[Any], *, by: str) -> None:
+        """Tell the others what this worker has seen, and read what they have found."""
         self.news.clear()
         for event_id, running in self._probes.items():
             running.over = running.over or event_id not in held  # given up on the way: it proves nothing
         await self._tell(by)
         await self._refresh()
-        claimed: list[Row] = []
+
+    def worth_a_probe(self) -> list[str]:
+        """Name the dependencies that somebody should try by now."""
+        return [each.name for each in self._known.values() if each.is_worth_a_probe and self._is_free(each.name)]
+
+    async def probe(
+        self, name: str, session_id: UUID, queues: Sequence[str], generation: int, *, by: str
+    ) -> Row | None:
+        """Claim an event to try a dependency with."""
         targets, of = sorted(self._handlers), [queue for queue in queues if queue not in self.held_queues]
-        for each in [each for each in self._known.values() if each.is_worth_a_probe] if probe else ():
-            row = await dependency.probe(self._store, each.name, session_id, targets, of, generation)
-            if row is not None:
-                self._probes[row[ID]] = _Probe(each.name, self._clock.monotonic())
-                log.info("probing", worker=by, dependency=each.name, event_id=str(row[ID]))
-                claimed.append(row)
+        try:
+            row = await dependency.probe(self._store, name, session_id, targets, of, generation)
+        except LockHeld:
+            self._leave_alone(name)
+            return None
+        if row is not None:
+            self._probes[row[ID]] = _Probe(name, self._clock.monotonic())
+            log.info("probing", worker=by, dependency=name, event_id=str(row[ID]))
+        return row
+
+    async def release(self) -> int:
+        """Release events that wait for something that works; return how many."""
         gone = 0
-        for each in self._known.values():
-            if each.is_waited_for and each.name not in self._shut:
-                gone += await dependency.release(self._store, each.name, self._rules.get(each.name, DEFAULT))
-        return claimed, gone
+        for each in [*self._known.values()]:
+            if each.is_waited_for and each.name not in self._shut and self._is_free(each.name):
+                try:
+                    gone += await dependency.release(self._store, each.name, self._rules.get(each.name, DEFAULT))
+                except LockHeld:
+                    self._leave_alone(each.name)
+        return gone
+
+    def _leave_alone(self, name: str) -> None:
+        """Leave a dependency alone for a while: somebody else's transaction holds its row."""
+        self._held_until[name] = self._clock.monotonic() + _HELD_SECONDS
+
+    def _is_free(self, name: str) -> bool:
+        return not self._held_until or self._held_until.get(name, 0.0) <= self._clock.monotonic()
 
     async def _refresh(self) -> None:
         await self._look_who_waits()
         known = {each.name: each for each in await dependency.standing(self._store, self._waited_for)}
         if missing := [name for name in self._users if name not in known]:
-            await dependency.register(self._store, missing)
+            with suppress(LockHeld):
+                await dependency.register(self._store, missing)
         self._known = known
         untold = {name: self._shut[name] for name, each in self._streaks.items()
                   if name in self._shut and self._is_too_much(name, each)}  # fmt: skip
@@ -318,18 +344,30 @@ class Circuits:
         for name, streak in [*self._of_streaks()]:
             try:
                 after = await self._tell_news(name, Kind.DEPENDENCY, streak.begin_telling(), by)
+            except LockHeld:
+                streak.take_back()
+                self._leave_alone(name)
+                continue
             except BaseException:
                 streak.take_back()
                 raise
             self._now_known(after)
             streak.told = None
         for target, news, counted in [*self._of_targets()]:
-            after = await self._tell_news(brake_of(target), Kind.BRAKE, news, by)
+            try:
+                after = await self._tell_news(brake_of(target), Kind.BRAKE, news, by)
+            except LockHeld:
+                self._leave_alone(brake_of(target))
+                continue
             # In one step, and not before: what fails meanwhile must find all of it here or there, or it is not braked.
             self._told[target] = counted
             self._now_known(after)
         for event_id, probe in [*self._probes.items()]:
-            await self._tell_of(event_id, probe, by)
+            if self._is_free(probe.name):
+                try:
+                    await self._tell_of(event_id, probe, by)
+                except LockHeld:
+                    self._leave_alone(probe.name)
 
     def _now_known(self, after: Dependency) -> None:
         self._known[after.name] = after
@@ -362,6 +400,8 @@ class Circuits:
             if name not in self._streaks and name in self._known and self._known[name].failed_count > 0:
                 self._streaks[name] = _Streak()  # another worker has seen it fail: our successes count from now on
         for name, streak in self._streaks.items():
+            if not self._is_free(name):
+                continue
             self._end_row(name, streak)
             known = self._known.get(name)
             if streak.failed or (streak.passed and known is not None and known.failed_count):
@@ -378,6 +418,8 @@ class Circuits:
             known = self._known.get(brake_of(target))
             watched = known is not None and known.counts_brake() and known.failed_count > 0
             counted = (now, self._stumbled[target], self._delivered[target])
+            if not self._is_free(brake_of(target)):
+                continue
             if failed or (passed and watched):
                 yield target, News(failed, passed), counted
             elif now - since > _FORGET_SECONDS or target not in self._told:

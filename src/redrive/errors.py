@@ -22,6 +22,7 @@ __all__ = [
     "StoreUnavailable",
     "StoreFull",
     "StoreReadOnly",
+    "LockHeld",
     "LeaseLost",
     "AlreadyHandled",
     "KeyInUse",
@@ -102,6 +103,10 @@ class StoreFull(StoreUnavailable):
 
 class StoreReadOnly(StoreUnavailable):
     """The database refuses writes (a standby, a read-only file)."""
+
+
+class LockHeld(StoreUnavailable):
+    """Another transaction holds a lock that this one needs; nothing was written, and it will be tried again."""
 
 
 class LeaseLost(RedriveError):

@@ -9,8 +9,8 @@ Next: ``worker`` writes down what has finished.
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from redrive.attempt import Attempt
 from redrive.circuit import Circuits
@@ -19,6 +19,8 @@ from redrive.counts import Counts, Tally
 from redrive.deliver import Handler
 from redrive.event import Settlement
 from redrive.store.base import CREATED_AT, CYCLE, DEADLINE_AT, ID, ORDERING_KEY, Finished, Row, seconds_of
+
+_ASIDE_SECONDS: Final = 0.25
 
 
 class Hands:
@@ -29,6 +31,8 @@ class Hands:
         self.waiting: deque[Row] = deque()
         self.running: dict[Any, Attempt] = {}
         self.finished = Finished()
+        self.aside = Finished()  # ends that cannot be written while somebody else's transaction holds a lock
+        self._aside_until = 0.0
         self.buried: dict[Any, tuple[Row, Settlement]] = {}  # dead letters that the next turn writes down
         self.alone: Row | None = None  # it may kill us, and gets its last chance when nothing else is held
         self.alone_running = False
@@ -44,7 +48,7 @@ class Hands:
     def next(self) -> Row | None:
         """Pick the next event to run; one that may kill the worker only when nothing else is held."""
         if self.alone is not None:
-            if self.alone_running or len(self.held) > 1:
+            if self.alone_running or len(self.held) - len(self.aside) > 1:
                 return None
             self.alone_running = True
             return self.alone
@@ -122,10 +126,39 @@ class Hands:
 
     # Turns
 
+    @property
+    def busy(self) -> Mapping[Any, Row]:
+        """The events that wait or run here: held, and not merely waiting for somebody else's lock."""
+        if not len(self.aside):
+            return self.held
+        over = set(self.aside.ids)
+        return {event_id: row for event_id, row in self.held.items() if event_id not in over}
+
+    @property
+    def aside_seconds(self) -> float | None:
+        """How long until ends that were set aside are tried again; None: there are none."""
+        return max(0.0, self._aside_until - self._clock.monotonic()) if len(self.aside) else None
+
+    @property
+    def has_ends(self) -> bool:
+        """Whether there is something to write down now."""
+        return len(self.finished) > 0 or self.aside_seconds == 0.0
+
     def collect(self) -> Finished:
-        """Hand over what has finished."""
+        """Hand over what has finished, and what was set aside when its time has come."""
+        if self.aside_seconds == 0.0:
+            self.keep(self.aside)
+            self.aside = Finished()
         batch, self.finished = self.finished, Finished()
         return batch
+
+    def set_aside(self, batch: Finished) -> None:
+        """Keep ends that somebody else's lock held up apart from the others, and try them again soon."""
+        aside = self.aside
+        self.aside = Finished(
+            aside.delivered + batch.delivered, aside.settlements + batch.settlements, aside.put_back + batch.put_back
+        )
+        self._aside_until = self._clock.monotonic() + _ASIDE_SECONDS
 
     def keep(self, batch: Finished) -> None:
         """Take results back that could not be written; they go first in the next turn."""
@@ -147,6 +180,6 @@ class Hands:
 
     def drop_all(self) -> None:
         """Forget everything: others have it."""
-        self.finished = Finished()
+        self.finished, self.aside = Finished(), Finished()
         self.held.clear()
         self.buried.clear()

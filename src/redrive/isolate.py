@@ -25,6 +25,7 @@ from uuid import UUID
 from redrive.classify import Described, describe
 from redrive.deliver import Handler
 from redrive.errors import ConfigurationError, HandlerError, ProcessDied
+from redrive.presence import mark
 from redrive.store.base import ID, TARGET, Row
 
 HEADER: Final = struct.Struct("!I")
@@ -173,11 +174,13 @@ class Child(asyncio.Protocol):
     @classmethod
     async def start(cls, hello: Hello) -> "Child":
         """Start a process and wait until it has imported the app."""
+        named = await asyncio.to_thread(mark, os.getpid())  # for who wants to know whether all of a worker is gone
         ours, theirs = socket.socketpair()
         life, alive = os.pipe()  # our end stays open as long as we live
         try:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-c", _PROGRAM, str(theirs.fileno()), str(life), json.dumps(sys.path),
+                sys.executable, "-c", _PROGRAM, str(theirs.fileno()), str(life), f"--parent={named}",
+                json.dumps(sys.path),
                 pass_fds=(theirs.fileno(), life), stdin=subprocess.DEVNULL,
                 # Of its own session: Ctrl-C in a terminal is for the worker, which then decides.
                 start_new_session=True,

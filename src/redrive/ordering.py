@@ -6,12 +6,13 @@ start (``on_failed="pass"``). The claim keeps the order (see ``0006_keys.sql``);
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from redrive.errors import Refused
+from redrive.errors import LockHeld, Refused
 from redrive.instant import from_micros
 from redrive.logs import log
 from redrive.store.base import Store
@@ -102,11 +103,11 @@ async def unstick(store: Store, after: Cursor) -> Cursor:
     """
     walked = await store.ask("key_walk", target=after[0], ordering_key=after[1], limit=_WALKED)
     stuck = [row for row in walked if row["stuck"]]
-    if stuck:  # a transaction keeps others from writing to SQLite: not for nothing
-        async with store.transaction() as tx:
-            for row in stuck:
-                log.warning("event left behind in its key, let go", target=row["target"], key=row["ordering_key"])
+    for row in stuck:
+        with suppress(LockHeld):  # somebody has it: the next walk finds it again
+            async with store.transaction() as tx:
                 await tx.run("promote", target=row["target"], ordering_key=row["ordering_key"])
+            log.warning("event left behind in its key, let go", target=row["target"], key=row["ordering_key"])
     return (walked[-1]["target"], walked[-1]["ordering_key"]) if len(walked) == _WALKED else START
 
 

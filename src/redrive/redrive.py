@@ -21,7 +21,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from redrive.duty import Tick
-from redrive.errors import ConfigurationError, NeedsApproval, Refused, StoreUnavailable
+from redrive.errors import ConfigurationError, LockHeld, NeedsApproval, Refused, StoreUnavailable
 from redrive.event import Priority
 from redrive.instant import from_micros
 from redrive.logs import log
@@ -434,6 +434,8 @@ async def tick(store: Store, *, chain: str) -> Tick:
                     moved = moved or surely or bool(gone)
                     # what was skipped costs nothing: neither of the rate nor of the ramp
                     hurry = hurry or len(gone) >= _MANY or any(why for _, why in gone)
+        except LockHeld as error:  # somebody has one of its rows: the others go on
+            log.debug("redrive postponed", redrive=str(redrive_id), error=str(error))
         except StoreUnavailable:
             raise
         except Exception as error:  # noqa: BLE001 - one that is broken must not hold up the others

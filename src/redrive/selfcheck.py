@@ -15,7 +15,7 @@ from uuid import UUID
 from redrive import batch, dependency, finding, group, ordering, redrive
 from redrive.dependency import Dependency
 from redrive.duty import Tick
-from redrive.errors import Refused, StoreUnavailable
+from redrive.errors import LockHeld, Refused, StoreUnavailable
 from redrive.finding import Tally
 from redrive.logs import log
 from redrive.spool import Difference
@@ -73,6 +73,8 @@ class SelfCheck:
         for check in self._checks:
             try:
                 found += await look(store, check, by=by)
+            except LockHeld as error:  # somebody has one of its rows: the next look repairs it
+                log.debug("engine not checked", check=check.name, error=str(error))
             except StoreUnavailable:
                 raise
             except Exception as error:  # noqa: BLE001 - one that is broken must not hold up the others

@@ -13,16 +13,21 @@ children busy, and the others wait where a worker with a free child finds them, 
 import asyncio
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
 from redrive.clock import Clock
+from redrive.errors import LockHeld
 from redrive.event import THROTTLE
 from redrive.instant import from_micros
 from redrive.rate import Rate
 from redrive.store.base import FENCE, GENERATION, ID, PRIORITY, QUEUE, TARGET, Lane, Row, Store, Transaction
+
+HELD_SECONDS: Final = 2.0
+"""How long the limits of a target are left alone whose row somebody else's transaction holds."""
 
 _LOOK_SECONDS: Final = 0.5
 _IDLE_SECONDS: Final = 1.0
@@ -84,6 +89,7 @@ class _Gate:
     holding: dict[Any, Row] = field(default_factory=dict)
     told: int | None = None  # how many permits the others believe we hold
     look_at: float = 0.0
+    held_until: float = 0.0  # somebody else's transaction holds its row
     wants_hands: bool = False
 
 
@@ -193,6 +199,15 @@ class Throttles:
     async def admit(self, target: str, session: UUID, hands: int, paused: Container[str] = ()) -> Admitted:
         """Let in as many of a target as its limits and our free hands allow; the others wait, and paused queues."""
         gate = self._gates[target]
+        if self._clock.monotonic() < gate.held_until:
+            raise LockHeld(f"another transaction holds the limits of {target}")
+        try:
+            return await self._admitted(gate, target, session, hands, paused)
+        except LockHeld:
+            gate.held_until = gate.look_at = self._clock.monotonic() + HELD_SECONDS
+            raise
+
+    async def _admitted(self, gate: _Gate, target: str, session: UUID, hands: int, paused: Container[str]) -> Admitted:
         hands = self._hands_for(target, hands)
         names = [_name(lane, target) for lane in self._lanes if lane[0] not in paused]
         if self._is_quiet(gate):
@@ -246,8 +261,9 @@ class Throttles:
                 async with self._store.transaction() as tx:
                     gone += len(await tx.run("unblock", name=row["name"], limit=_LOOSEN_CHUNK))
         if self._gates and not gone:
-            async with self._store.transaction() as tx:
-                await tx.run("throttle_forget")
+            with suppress(LockHeld):
+                async with self._store.transaction() as tx:
+                    await tx.run("throttle_forget")
         self._loosen_at = self._clock.monotonic() + (0.1 if gone else _LOOSEN_SECONDS)
         return gone
 

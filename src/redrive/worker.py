@@ -18,6 +18,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -30,7 +31,7 @@ from redrive.counts import Counts, Tally
 from redrive.deliver import Handler
 from redrive.dependency import Circuit
 from redrive.duty import Duty, Tick, keep
-from redrive.errors import SchemaTooNew, StoreUnavailable, TimedOut
+from redrive.errors import LockHeld, SchemaTooNew, StoreUnavailable, TimedOut
 from redrive.event import NewEvent, Outcome, Status
 from redrive.failure import Failures
 from redrive.hands import Hands
@@ -42,6 +43,7 @@ from redrive.options import WorkerOptions
 from redrive.payload import DEFAULT_LIMITS, Limits
 from redrive.policies import Policies
 from redrive.policy import RetryPolicy
+from redrive.presence import Presence
 from redrive.retention import Retention
 from redrive.slots import Slots
 from redrive.store.base import (
@@ -57,8 +59,9 @@ from redrive.store.base import (
     Session,
     Store,
     Turn,
+    in_background,
 )
-from redrive.throttle import Admitted, Throttles
+from redrive.throttle import HELD_SECONDS, Admitted, Throttles
 
 _SWEEP_LIMIT: Final = 500
 _PURGE_LIMIT: Final = 1_000
@@ -77,6 +80,7 @@ class Worker:
 
     heart: type[Heartbeat] = Heartbeat
     crew: type[Slots] = Slots
+    presence: Presence = Presence()
 
     def __init__(
         self,
@@ -98,6 +102,7 @@ class Worker:
         self.options.check()
         self.tally, self.counts = Tally(), counts or Counts()
         self.session_id: UUID | None = None
+        self._process: str | None = None
         self._store = store
         self._clock = clock
         self._retention = retention
@@ -109,6 +114,8 @@ class Worker:
         self._unclaimed: frozenset[str] = frozenset()
         self._wire(handlers, retry, circuits or {})
         self._strangers: set[Any] = set()
+        self._told: set[Any] = set()  # cancelled events whose handlers know it and have not ended
+        self._hears_of_cancels = False
         self._walked_to = ordering.START
         self._purge_at = clock.monotonic() + _PURGE_EVERY * clock.random()
         self._taking = asyncio.Lock()
@@ -186,17 +193,21 @@ class Worker:
                         return self.tally
                     self._look = True
                 # What has ended meanwhile has rung already: only what is still held will ring again.
-                may_go_on = len(self._hands.finished) or self._may_claim() or self._throttles.has_arrivals
+                may_go_on = self._hands.has_ends or self._may_claim() or self._throttles.has_arrivals
                 if self._hands.held and not may_go_on:
                     self._hands.bell.clear()
-                    await self._hands.bell.wait()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(self._hands.aside_seconds):
+                            await self._hands.bell.wait()
 
     async def _carry_on(self) -> bool:
         """Let come what is not due by itself: members of redrives, and those who waited; say whether any did."""
-        moved = [(await redrive.tick(self._store, chain=str(self._session()))).moved]
-        moved += [(await duty.act(self.name)).moved for duty in self._duties]
-        moved += [await self._throttles.loosen(at_once=True) > 0]
-        return await self._tend() or any(moved)
+        with in_background(str(self._session())):
+            moved = [(await redrive.tick(self._store, chain=str(self._session()))).moved]
+            moved += [(await duty.act(self.name)).moved for duty in self._duties]
+            moved += [await self._throttles.loosen(at_once=True) > 0]
+            moved += [(await self._hear_of_cancels(self.name)).moved]
+            return await self._tend() or any(moved)
 
     def stop(self, *, at_once: bool = False) -> None:
         """Claim nothing more; ``run`` returns when what is running has ended or the drain time is over.
@@ -260,9 +271,10 @@ class Worker:
             targets=tuple(sorted(self._handlers)),
             concurrency=self.options.concurrency,
             generation=self.options.generation,
+            process=await self.presence.process(),
         )
         await self._store.begin_session(session, self.options.lease_seconds)
-        self.session_id = session.id
+        self.session_id, self._process = session.id, session.process
         self._claims = self._store.claims(session.id, self._claimed_lanes(), actor=self.name)
         log.info("worker started", worker=self.name, session=str(session.id), targets=len(self._handlers))
 
@@ -290,10 +302,10 @@ class Worker:
             await self._claims.close()
             self._claims = self._store.claims(self._session(), self._claimed_lanes(), actor=self.name)
         hands = self._hands
-        self._throttles.look(hands.held, self._free_hands)
+        self._throttles.look(hands.busy, self._free_hands)
         is_free = not self._stopping and hands.alone is None
-        want = self._appetite.want(len(hands.held) - len(hands.finished)) if is_free else 0
-        if want <= 0 and not len(hands.finished):
+        want = self._appetite.want(len(hands.busy) - len(hands.finished)) if is_free else 0
+        if want <= 0 and not hands.has_ends:
             return
         batch = hands.collect()
         settling, delivered = batch.ids, batch.delivered.copy()  # the store takes out what it has written
@@ -308,11 +320,16 @@ class Worker:
             return
         now = self._clock.monotonic()
         hands.store_ahead = turn.now - now
+        kept = set(batch.ids)  # somebody else's transaction holds a lock: the others do not wait for them
+        if kept:
+            hands.set_aside(batch)
+            settling = [each for each in settling if each not in kept]
+            delivered = [row for row in delivered if row[ID] not in kept]
         self._count(delivered, turn, now - began)
         self._note_refused(turn.refused)
         self._let_go(settling, turn.refused)
         self._take(turn.claimed)
-        self._throttles.look(hands.held, self._free_hands)
+        self._throttles.look(hands.busy, self._free_hands)
         self._appetite.learn(len(settling), turn.claimed)
         self._look = want <= 0 or turn.more or hands.key_freed
         if turn.held:
@@ -401,6 +418,7 @@ class Worker:
         self._hands.waiting.clear()
 
     def _note_refused(self, refused: Any) -> None:
+        self._hears_of_cancels = self._hears_of_cancels or bool(refused)  # it may have been cancelled
         for event_id in refused:
             self.tally.leases_lost += 1
             self._hands.buried.pop(event_id, None)
@@ -414,13 +432,15 @@ class Worker:
 
     async def _wait(self) -> None:
         """Sleep until there is a result to write, something may be due, or a poll's time has passed."""
-        if self._stopping or self._session_lost or len(self._hands.finished):
+        if self._stopping or self._session_lost or self._hands.has_ends:
             return
         if self._may_claim():
             return
-        free = self._appetite.want(len(self._hands.held)) > 0
+        free = self._appetite.want(len(self._hands.busy)) > 0
         self._hands.bell.clear()
         seconds = await self._seconds_to_next() if free else self.options.poll_seconds
+        aside = self._hands.aside_seconds
+        seconds = seconds if aside is None else min(seconds, aside)
         if seconds > 0 and not self._hands.bell.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
@@ -428,7 +448,7 @@ class Worker:
         self._look = True
 
     def _may_claim(self) -> bool:
-        return self._look and self._hands.alone is None and self._appetite.want(len(self._hands.held)) > 0
+        return self._look and self._hands.alone is None and self._appetite.want(len(self._hands.busy)) > 0
 
     async def _seconds_to_next(self) -> float:
         """How long nothing comes due. The store is asked once a poll; what we put off ourselves is known meanwhile."""
@@ -450,29 +470,43 @@ class Worker:
     # Being called off
 
     async def _hear_of_cancels(self, by: str) -> Tick:
-        """Ask, while we hold events, which of them were called off, and tell their handlers."""
-        if not self._hands.held:
+        """Ask, while we hold events, which of them were cancelled, and tell their handlers.
+
+        When a handler has ended, or was given up, the next event of its key may go.
+        """
+        if not self._hands.held and not self._hears_of_cancels:
             return Tick(moved=False, pause=_NEWS_SECONDS)
         rows = await self._store.ask("cancelled", session=self._session())
-        told = self._tell_cancelled(rows)
+        self._tell_cancelled(rows)
+        over = {row["id"] for row in rows if row["id"] not in self._hands.running}
         # One we do not know may have been claimed by a turn whose answer is on its way: look once more.
-        told |= self._strangers & {row["id"] for row in rows}
-        self._strangers = {row["id"] for row in rows} - told
-        if told:
-            async with self._store.transaction() as transaction:
-                await transaction.run("told", ids=list(told))
-            log.debug("told what was called off", worker=by, events=len(told))
-        return Tick(bool(told), _NEWS_SECONDS)
+        known = {each for each in over if each in self._told or each in self._strangers}
+        self._strangers = over - known
+        self._told &= {row["id"] for row in rows}
+        self._hears_of_cancels = bool(rows)
+        if known:
+            await self._free_keys(known)
+            log.debug("cancelled handlers have ended", worker=by, events=len(known))
+        return Tick(bool(over), _NEWS_SECONDS)
 
-    def _tell_cancelled(self, rows: Iterable[Mapping[str, Any]]) -> set[Any]:
-        """Stop what runs and drop what waits in the hand; returns what was ours."""
-        told = set()
+    async def _free_keys(self, cancelled: Iterable[Any]) -> None:
+        """Let the next of their keys go: nothing runs any more of these cancelled events."""
+        async with self._store.transaction() as tx:
+            freed = await tx.run("told", ids=list(cancelled))
+            keys = {(row["target"], row["ordering_key"]) for row in freed if row["ordering_key"] is not None}
+            for target, key in sorted(keys):
+                await tx.run("promote", target=target, ordering_key=key)
+        if keys:
+            self._wake()
+
+    def _tell_cancelled(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Stop what runs and drop what waits in the hand, once each."""
         for row in rows:
             event_id = row["id"]
             held, attempt = self._hands.held.get(event_id), self._hands.running.get(event_id)
-            if held is None or held[FENCE] != row["fence"]:
+            if held is None or held[FENCE] != row["fence"] or event_id in self._told:
                 continue
-            told.add(event_id)
+            self._told.add(event_id)
             if attempt is not None:
                 self._slots.call_off(attempt, f"called off by {row['cancelled_by']}: {row['cancel_reason']}")
             elif self._throttles.drop(held) or held in self._hands.waiting:
@@ -480,12 +514,11 @@ class Worker:
                     self._hands.waiting.remove(held)
                 self._hands.release(held)
                 self.tally.cancelled += 1
-        return told
 
     # Duties
 
     def _all_duties(self) -> list[Duty]:
-        return [
+        duties = [
             Duty("upkeep", self._doubting(self._keep_up)),
             Duty("retention", self._keep_small),
             Duty("redrives", self._carry_redrives),
@@ -494,6 +527,16 @@ class Worker:
             Duty("limits", self._doubting(self._keep_limits), self._throttles.news),
             *self._duties,
         ]
+        return [replace(duty, act=self._in_background(duty.act)) for duty in duties]
+
+    def _in_background(self, act: Callable[[str], Awaitable[Tick]]) -> Callable[[str], Awaitable[Tick]]:
+        """Let a duty write to the session's chain of the trail, and wait for nobody's lock."""
+
+        async def acted(by: str) -> Tick:
+            with in_background(str(self._session())):
+                return await act(by)
+
+        return acted
 
     def _doubting(self, act: Callable[[str], Awaitable[Tick]]) -> Callable[[str], Awaitable[Tick]]:
         """Look for strays after a duty that may claim something: the answer may have been lost."""
@@ -509,12 +552,13 @@ class Worker:
 
     async def _keep_up(self, _: str) -> Tick:
         """Sweep, look at the ordering keys, and whether this code may still work on the schema."""
-        await self._sweep()
+        found_gone = await self._sweep()
         for event_id in await self._store.end_lost_transactions():
             log.warning("transaction without a lease ended", worker=self.name, event_id=str(event_id))
         self._walked_to = await ordering.unstick(self._store, self._walked_to)
         await self._check_schema()
-        return Tick(moved=False, pause=self.options.lease_seconds / 3)
+        # The server may not know yet that the connections of a process are gone: its rows are free a moment later.
+        return Tick(moved=False, pause=1.0 if found_gone else self.options.lease_seconds / 3)
 
     async def _check_schema(self) -> None:
         """Stop when somebody has migrated to a schema that needs newer code; what is running may finish."""
@@ -541,25 +585,32 @@ class Worker:
     async def _tend_anyhow(self) -> None:
         """Tend where nobody tries again: a worker that begins or ends does so all the same."""
         try:
-            await self._tend()
+            with in_background(str(self._session())):
+                await self._tend()
         except Exception as error:  # noqa: BLE001 - the duty will say more, if it lasts
             log.warning("dependencies not tended", worker=self.name, error=repr(error)[:500])
 
     async def _tend(self) -> bool:
         """Bring the circuits up to date; say whether anything came back."""
+        circuits = self._circuits
+        await circuits.exchange(self._hands.held, by=self.name)
         may_probe = not self._stopping and self._hands.alone is None
-        async with self._taking:  # what has been claimed for a probe is ours before anybody looks for strays
-            probes, released = await self._circuits.tend(
-                self._session(), self.options.queues, self.options.generation, self._hands.held,
-                by=self.name, probe=may_probe,
-            )  # fmt: skip
-            if probes:
-                self._take(probes, are_probes=True)
+        probes = [await self._probe(name) for name in circuits.worth_a_probe()] if may_probe else []
+        moved = any(probes) or await circuits.release() > 0
+        if moved:
+            self._wake()
+        return moved
+
+    async def _probe(self, name: str) -> bool:
+        """Take an event to try a dependency with; say whether there was one."""
+        async with self._taking:  # what has been claimed is ours before anybody looks for strays
+            options = self.options
+            row = await self._circuits.probe(name, self._session(), options.queues, options.generation, by=self.name)
+            if row is not None:
+                self._take([row], are_probes=True)
                 if self._stopping:
                     self._hand_back_waiting()
-        if probes or released:
-            self._wake()
-        return bool(probes or released)
+        return row is not None
 
     # Limits
 
@@ -591,6 +642,11 @@ class Worker:
                     admitted = await self._throttles.admit(
                         target, self._session(), self._free_hands, self._circuits.held_queues
                     )
+                except LockHeld:  # nothing was written: let them come back when the lock may be free
+                    for row in self._throttles.leave(target):
+                        self._hands.hand_back_later(row, HELD_SECONDS)
+                    self._hands.bell.set()
+                    continue
                 except BaseException:
                     # The answer may have been lost, and they may wait already: only the fence can tell.
                     for row in self._throttles.leave(target):
@@ -623,7 +679,18 @@ class Worker:
         moved, pause = await redrive.tick(self._store, chain=str(self._session()))
         return Tick(moved, pause if moved else max(pause, 4 * (self._clock.monotonic() - began)))
 
-    async def _sweep(self) -> None:
+    async def _gone(self) -> list[UUID]:
+        """Find the sessions of processes that have left this machine without a word."""
+        if self._process is None:
+            return []
+        rows = await self._store.ask("sessions_of", place=self._process.partition(":")[0])
+        gone = await self.presence.gone(row["process"] for row in rows if row["process"] != self._process)
+        return [UUID(str(row["id"])) for row in rows if row["process"] in gone]
+
+    async def _sweep(self) -> bool:
+        """Take back what sessions that are gone still hold; say whether a process was found to be gone."""
+        gone = await self._gone()
+        await self._store.hear_out(gone)
         while True:
             async with self._taking:  # what has been taken over is ours before anybody looks for strays
                 rows = await self._store.sweep(
@@ -632,6 +699,7 @@ class Worker:
                     limit=_SWEEP_LIMIT,
                     base_seconds=5.0,
                     actor=self.name,
+                    gone=gone,
                 )
                 self._hands.held.update({row[ID]: row for row in rows if row[SWEPT_STATUS] == Status.IN_FLIGHT})
             self.tally.swept += len(rows)
@@ -654,7 +722,12 @@ class Worker:
             if rows:
                 self._wake()
             if len(rows) < _SWEEP_LIMIT:
-                return
+                break
+        left = await self._store.ask("cancelled_gone")
+        if left:  # nobody else would say that their handlers are gone
+            with suppress(LockHeld):
+                await self._free_keys(row["id"] for row in left)
+        return bool(gone)
 
     async def _purge(self, by: str) -> None:
         while (await self._store.purge(self._retention.ages, by=by, limit=_PURGE_LIMIT)).most >= _PURGE_LIMIT:
@@ -702,16 +775,17 @@ class Worker:
             self._hand_back_waiting()
         until = self._clock.monotonic() + self.options.drain_seconds
         hands = self._hands
-        while (self._slots.are_busy or len(hands.finished)) and not self._session_lost:
-            if len(hands.finished):
+        while (self._slots.are_busy or len(hands.finished) or len(hands.aside)) and not self._session_lost:
+            if hands.has_ends:
                 await self._turn()
             left = until - self._clock.monotonic()
             if left <= 0 or self._at_once:
                 break
-            if self._slots.are_busy and not len(hands.finished):
+            aside = hands.aside_seconds
+            if (self._slots.are_busy or aside) and not hands.has_ends:
                 hands.bell.clear()
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(left):
+                    async with asyncio.timeout(left if aside is None else min(left, aside)):
                         await hands.bell.wait()
         if self._session_lost:
             return

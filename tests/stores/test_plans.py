@@ -83,7 +83,7 @@ HOT = {
     "turn": {"outbox_due", "outbox_pkey", "session_pkey"},
     "settle": {"outbox_pkey"},
     "put_back": {"outbox_pkey"},
-    "forget": {"outbox_in_flight"},
+    "forget": {"outbox_in_flight", "outbox_pkey"},
     "next_due": {"outbox_due"},
 }
 WARM = {

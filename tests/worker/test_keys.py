@@ -7,11 +7,13 @@ import random
 import signal
 import subprocess
 import textwrap
+import threading
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -250,6 +252,44 @@ async def test_a_running_head_that_is_called_off_lets_the_others_go(app: Redrive
 
     assert done == [1, 2]
     assert await app.store.counts() == {("t", "delivered"): 2, ("t", "cancelled"): 1}
+
+
+@pytest.mark.req("B6")
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_the_next_of_a_key_starts_when_the_cancelled_handler_has_ended(app: Redrive, in_thread: bool) -> None:
+    """Neither listens: one clears up after it was cancelled, the other runs in a thread that cannot be stopped."""
+    started, may_end = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    async def slow(payload: int) -> None:
+        if payload == 0:
+            started.set()
+            try:
+                await asyncio.sleep(60)
+            finally:
+                await asyncio.to_thread(may_end.wait)
+                order.append("cleared up")
+        order.append(f"done {payload}")
+
+    def threaded(payload: int) -> None:
+        if payload == 0:
+            started.set()
+            may_end.wait()
+            order.append("cleared up")
+        order.append(f"done {payload}")
+
+    app.handler("t")(threaded if in_thread else slow)
+    head, *_ = await app.publish_many([("t", n, {"ordering_key": "a"}) for n in range(2)])
+    async with working(app, poll="50ms") as worker:
+        await asyncio.to_thread(started.wait)
+        await app.cancel(head.id, by="ann", reason="no need")
+        await until(lambda: head.id in {UUID(str(each)) for each in worker._told})
+        await asyncio.sleep(0.2)
+        assert order == []
+        may_end.set()
+        await until(lambda: "done 1" in order)
+
+    assert order[0] == "cleared up"
 
 
 @pytest.mark.req("B6")

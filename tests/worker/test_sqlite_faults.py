@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,82 @@ async def test_a_transaction_longer_than_the_lease_renews_it_when_it_commits(sql
         event = await app.event(published.id)
     assert event is not None
     assert (event.status, event.lost_count) == (Status.IN_FLIGHT, 0)
+
+
+@pytest.mark.req("B4", "O5")
+async def test_a_foreign_lock_longer_than_the_lease_costs_no_living_worker_its_lease(sqlite_url: str) -> None:
+    """When it ends, a sweep of another worker comes before the heartbeat: it hears the others out first."""
+    app, other = Redrive(sqlite_url), Redrive(sqlite_url)
+    async with app, other:
+        published = await app.publish("long")
+        session = Session(app.clock.new_id(), "w", "h", 1, ("default",), (), 1)
+        await app.store.begin_session(session, 0.4)
+        await app.store.claims(session.id, [("default", 1, 0)], actor="w").turn(Finished(), 1)
+        with holding(sqlite_url):
+            sweeping = asyncio.create_task(other.worker(lease="1s").drain())
+            await asyncio.sleep(1.2)
+            beating = asyncio.create_task(app.store.heartbeat(session.id, 30.0))
+            await asyncio.sleep(0.2)
+        assert await beating
+        tally = await sweeping
+
+        event = await app.event(published.id)
+    assert event is not None
+    assert (event.status, event.lost_count, tally.swept) == (Status.IN_FLIGHT, 0, 0)
+
+
+@pytest.mark.req("B4", "O5")
+async def test_a_sweep_lets_the_others_renew_their_leases_first(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, other = Redrive(sqlite_url), Redrive(sqlite_url)
+    async with app, other:
+        published = await app.publish("long")
+        session = Session(app.clock.new_id(), "w", "h", 1, ("default",), (), 1)
+        await app.store.begin_session(session, 0.4)
+        await app.store.claims(session.id, [("default", 1, 0)], actor="w").turn(Finished(), 1)
+
+        async def meanwhile(_seconds: float) -> None:
+            assert await app.store.heartbeat(session.id, 30.0)
+
+        with holding(sqlite_url):
+            await asyncio.sleep(0.6)
+        monkeypatch.setattr(other.store.clock, "sleep", meanwhile)
+        await other.worker(lease="1s").drain()
+
+        event = await app.event(published.id)
+    assert event is not None
+    assert (event.status, event.lost_count) == (Status.IN_FLIGHT, 0)
+
+
+@pytest.mark.req("B4")
+async def test_a_worker_that_is_gone_is_swept_also_after_a_foreign_lock(sqlite_url: str) -> None:
+    app, other = Redrive(sqlite_url), Redrive(sqlite_url)
+    async with app, other:
+        await app.publish("long")
+        session = Session(app.clock.new_id(), "w", "h", 1, ("default",), (), 1)
+        await app.store.begin_session(session, 0.4)
+        await app.store.claims(session.id, [("default", 1, 0)], actor="w").turn(Finished(), 1)
+        with holding(sqlite_url):
+            await asyncio.sleep(0.6)
+
+        tally = await other.worker(lease="1s").drain()
+
+    assert tally.swept == 1
+
+
+@contextmanager
+def holding(url: str) -> Iterator[None]:
+    """Keep everybody else from writing to the file."""
+    import sqlite3
+
+    holder = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+    try:
+        holder.execute("begin immediate")
+        yield
+        holder.execute("rollback")
+    finally:
+        holder.close()
 
 
 async def test_a_file_that_somebody_keeps_locked_costs_an_error_and_then_works_again(sqlite_url: str) -> None:

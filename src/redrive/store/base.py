@@ -9,8 +9,9 @@ The places in such a row are the constants below.
 """
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, Final, Protocol
@@ -45,6 +46,36 @@ EVENT_COLUMNS: Final = (
 Entry = tuple[UUID | None, str, str, str, Mapping[str, Any]]
 """What goes on the trail: of which event if of one, its kind, the event's source, who, and the facts."""
 
+OPERATOR: Final = "operator"
+"""The chain of the trail that operators share."""
+
+_chain: ContextVar[str] = ContextVar("chain", default=OPERATOR)
+
+
+@contextmanager
+def in_background(chain: str) -> Iterator[None]:
+    """Run statements as a worker's own work beside its handlers.
+
+    They write to the worker's chain of the trail, and fail with ``LockHeld`` instead of waiting for a lock for long: a
+    stranger's open transaction may hold up operators, never a worker.
+    """
+    token = _chain.set(chain)
+    try:
+        yield
+    finally:
+        _chain.reset(token)
+
+
+def current_chain() -> str:
+    """Name the chain of the trail that this task writes to."""
+    return _chain.get()
+
+
+def is_background() -> bool:
+    """Whether this task must not wait for locks."""
+    return _chain.get() != OPERATOR
+
+
 Lane = tuple[str, int, int]
 """A queue, a priority and a generation: events of one lane are claimed in the order of their due time."""
 
@@ -66,6 +97,26 @@ class Finished:
         ids = [row[ID] for row in self.delivered]
         ids += [settlement.id for settlement in self.settlements]
         return ids + [row[ID] for row, _ in self.put_back]
+
+    def only(self, ids: Container[Any]) -> "Finished":
+        """Pick what is about these events."""
+        return Finished(
+            [row for row in self.delivered if row[ID] in ids],
+            [settlement for settlement in self.settlements if settlement.id in ids],
+            [each for each in self.put_back if each[0][ID] in ids],
+        )
+
+    def clear(self) -> None:
+        """Take out everything."""
+        self.delivered.clear()
+        self.settlements.clear()
+        self.put_back.clear()
+
+    def drop(self, ids: Container[Any]) -> None:
+        """Take out what is about these events."""
+        self.delivered[:] = [row for row in self.delivered if row[ID] not in ids]
+        self.settlements[:] = [settlement for settlement in self.settlements if settlement.id not in ids]
+        self.put_back[:] = [each for each in self.put_back if each[0][ID] not in ids]
 
     @property
     def frees_a_key(self) -> bool:
@@ -100,6 +151,8 @@ class Session:
     seen_at: datetime | None = None
     lease_until: datetime | None = None
     ended_at: datetime | None = None
+    process: str | None = None
+    """Its process, for workers that can see whether it is still there (``presence``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,10 +282,18 @@ class Store(Protocol):
     def pulse(self) -> AbstractAsyncContextManager["Beat"]: ...
     async def sessions(self) -> list[Session]: ...
 
+    async def hear_out(self, gone: Sequence[UUID] = ()) -> None:
+        """Let workers renew sessions that they could not renew, before a sweep ends these."""
+        ...
+
     def claims(self, session_id: UUID, lanes: Sequence[Lane], *, actor: str) -> "Claims": ...
     async def sweep(
-        self, session_id: UUID, *, max_lost: int, limit: int, base_seconds: float, actor: str
-    ) -> list[Row]: ...
+        self, session_id: UUID, *, max_lost: int, limit: int, base_seconds: float, actor: str,
+        gone: Sequence[UUID] = (),
+    ) -> list[Row]:  # fmt: skip
+        """Take back what sessions still hold whose lease ran out, or whose process is known to be ``gone``."""
+        ...
+
     async def end_lost_transactions(self) -> list[UUID]:
         """End transactions of attempts whose lease is gone; return their events."""
         ...
@@ -260,7 +321,14 @@ class Store(Protocol):
 class Claims(Protocol):
     """The worker's own line to the store: one turn after the other, never two at once."""
 
-    async def turn(self, finished: Finished, want: int) -> Turn: ...
+    async def turn(self, finished: Finished, want: int) -> Turn:
+        """Write down what has finished and claim ``want`` more.
+
+        What is written or refused leaves ``finished``. An event whose row, or a row that its end changes, is locked by
+        somebody else's transaction stays there: give it to a later turn.
+        """
+        ...
+
     async def next_due(self) -> float | None: ...
     async def forget(self, held: Iterable[Any], *, max_lost: int) -> int: ...
     async def close(self) -> None: ...

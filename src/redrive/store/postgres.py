@@ -7,6 +7,7 @@ a ``StoreUnavailable`` and a new connection, never a hanging worker.
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import astuple
@@ -23,6 +24,7 @@ from redrive.clock import Clock
 from redrive.errors import (
     ConfigurationError,
     KeyInUse,
+    LockHeld,
     RedriveError,
     Refused,
     SchemaMissing,
@@ -30,7 +32,7 @@ from redrive.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
-from redrive.event import Event, NewEvent, Published, Settlement, TrailEntry
+from redrive.event import Event, NewEvent, Published, Settlement, Status, TrailEntry
 from redrive.instant import earlier, iso
 from redrive.store.base import (
     DUE_AT,
@@ -49,8 +51,10 @@ from redrive.store.base import (
     Row,
     Session,
     Turn,
+    current_chain,
     edited_meanwhile,
     event_from,
+    is_background,
     judge_schema,
     replayed_meanwhile,
 )
@@ -79,7 +83,6 @@ from redrive.store.watermark import Watermark
 
 T = TypeVar("T")
 
-OPERATOR: Final = "operator"
 _MIGRATION_LOCK: Final = 0x7265_6472_6976_65  # "redrive"
 _TRAIL_PAGE: Final = 5_000
 _FIRST_OWN_TYPE: Final = 10_000  # ids below are given by hand, and kept from version to version
@@ -96,8 +99,14 @@ _EVERYWHERE: Final = """
 # The statements of a turn must never scan or hash the whole table, whatever it looked like when they were planned.
 _PLANNER: Final = """
     set enable_seqscan = off; set enable_hashjoin = off; set enable_mergejoin = off;
-    set plan_cache_mode = force_generic_plan; set jit = off
+    set plan_cache_mode = force_generic_plan; set jit = off;
 """
+# How long statements wait for a lock that somebody else holds. A turn waits once, and then writes what is free; what it
+# knows to be held it tries again almost without waiting. Our own transactions are over within milliseconds.
+_TURN_WAIT: Final = "200ms"
+_HELD_WAIT: Final = "20ms"
+_BACKGROUND_WAIT: Final = "100ms"
+_MOST_WAITS: Final = 10
 
 _UNAVAILABLE: Final = (
     OSError,
@@ -159,6 +168,11 @@ _MEANINGS: Final[tuple[tuple[tuple[type[Exception], ...], type[RedriveError], st
         (asyncpg.InternalClientError,),  # its words are about the driver's own states
         StoreUnavailable,
         "the connection to PostgreSQL at {place} was lost: the next call opens a new one",
+    ),
+    (
+        (asyncpg.LockNotAvailableError,),
+        LockHeld,
+        "another transaction at {place} holds a lock for too long: nothing was written, try again ({said})",
     ),
     (_UNAVAILABLE, StoreUnavailable, "PostgreSQL at {place} does not answer: {said}"),
 )
@@ -268,7 +282,7 @@ class PostgresStore:
         connection.schema = self.schema
         if not self._pooled:
             try:
-                await connection.execute(_EVERYWHERE + (_PLANNER if hot else ""))
+                await connection.execute(_EVERYWHERE + (f"{_PLANNER} set lock_timeout = '{_TURN_WAIT}'" if hot else ""))
             except BaseException:
                 connection.terminate()  # called off in between: nobody else knows of it
                 raise
@@ -386,6 +400,9 @@ class PostgresStore:
         with translating(self._place):
             connection, transaction = await self._begun(pool, used_for(use))
         try:
+            if is_background() and not use.is_lent:
+                with translating(self._place):
+                    await _wait_briefly(connection, _BACKGROUND_WAIT)
             lent = PostgresTransaction(connection, self._now(), self._place, notify=self.notify)
             try:
                 with inside_transaction():
@@ -461,7 +478,7 @@ class PostgresStore:
         await self._fetch(
             "session_begin", id=session.id, name=session.name, host=session.host, pid=session.pid,
             queues=list(session.queues), targets=list(session.targets), concurrency=session.concurrency,
-            generation=session.generation, lease=lease_seconds, now=self._now(),
+            generation=session.generation, lease=lease_seconds, process=session.process, now=self._now(),
         )  # fmt: skip
 
     def renew_with(self, session_id: UUID, lease_seconds: float) -> None:
@@ -508,13 +525,19 @@ class PostgresStore:
         rows = await self._fetch("sessions")
         return [Session(**{**row, "queues": tuple(row["queues"]), "targets": tuple(row["targets"])}) for row in rows]
 
+    async def hear_out(self, gone: Sequence[UUID] = ()) -> None:
+        """Nothing to do: a transaction keeps no heartbeat out."""
+
     def claims(self, session_id: UUID, lanes: Sequence[Lane], *, actor: str) -> "PostgresClaims":
         return PostgresClaims(self, session_id, lanes, actor)
 
-    async def sweep(self, session_id: UUID, *, max_lost: int, limit: int, base_seconds: float, actor: str) -> list[Row]:
+    async def sweep(
+        self, session_id: UUID, *, max_lost: int, limit: int, base_seconds: float, actor: str,
+        gone: Sequence[UUID] = (),
+    ) -> list[Row]:  # fmt: skip
         return await self._fetch(
             "sweep", session=session_id, max_lost=max_lost, limit=limit, base=base_seconds, actor=actor,
-            chain=str(session_id), now=self._now(),
+            gone=list(gone), chain=str(session_id), now=self._now(),
         )  # fmt: skip
 
     async def end_lost_transactions(self) -> list[UUID]:
@@ -627,6 +650,8 @@ class PostgresStore:
 
             transaction = connection.transaction(isolation="read_committed")
             await transaction.start()
+            if is_background():
+                await _wait_briefly(connection, _BACKGROUND_WAIT)
             try:
                 purged = Purge(
                     await gone("purge_ended", ended),
@@ -709,12 +734,15 @@ class PostgresClaims:
         self._generations = [generation for _, _, generation in lanes]
         self._actor = actor
         self._watermark = Watermark(lanes)
+        self._held: set[Any] = set()  # events whose end cannot be written while somebody else's transaction lasts
         self._connection: asyncpg.Connection[Any] | None = None
 
     async def turn(self, finished: Finished, want: int) -> Turn:
         """Write down what finished and claim ``want`` more.
 
         What has been written leaves ``finished`` at once, so a turn that fails half way can be repeated with the rest.
+        What somebody else has locked stays there too. Such events are remembered and written apart from then on, so
+        that nobody waits for them a second time.
         """
         with translating(self._store._place):  # noqa: SLF001 - the two halves of one store
             connection = await self._connected()
@@ -726,13 +754,19 @@ class PostgresClaims:
 
     async def _turn(self, connection: Any, finished: Finished, want: int) -> Turn:
         refused: list[Any] = []
-        if finished.settlements:
-            refused += await self._settle(connection, finished.settlements)
-            finished.settlements.clear()
-        if finished.put_back:
-            refused += await self._put_back(connection, finished.put_back)
-            finished.put_back.clear()
-        delivered = finished.delivered
+        if self._held:
+            refused += await self._write_free(connection, finished, finished.only(self._held))
+        for wanted in (want, want, 0):
+            with suppress(asyncpg.LockNotAvailableError):
+                return await self._write_and_claim(connection, finished, wanted, refused)
+            refused += await self._write_free(connection, finished, finished.only(set(finished.ids) - self._held))
+        raise LockHeld("others hold locks that a turn needs: nothing more was written, it will be tried again")
+
+    async def _write_and_claim(self, connection: Any, finished: Finished, want: int, refused: list[Any]) -> Turn:
+        """Write down what nobody is known to hold, and claim."""
+        if finished.settlements or finished.put_back:
+            refused += await self._write_failures(connection, finished)
+        delivered = [row for row in finished.delivered if row[ID] not in self._held]
         clock = self._store.clock
         began = clock.monotonic()
         looked_for, found = await self._settle_and_claim(connection, delivered, want, self._watermark.starts(began))
@@ -745,9 +779,79 @@ class PostgresClaims:
         rows.sort(key=_IN_ORDER)
         if meta[FENCE] != len(delivered):
             refused += await self._unsettled(connection, [(row[ID], row[FENCE], "delivered") for row in delivered])
-        delivered.clear()
+        finished.delivered[:] = [row for row in finished.delivered if row[ID] in self._held]
         now = meta[DUE_AT].timestamp()
         return Turn(rows, refused, now, more=len(found) >= looked_for, held=len(rows) < len(found))
+
+    async def _write_failures(self, connection: Any, finished: Finished) -> list[Any]:
+        """Write down what was not delivered, except what is known to be held; answer what was refused."""
+        refused: list[Any] = []
+        settlements = [each for each in finished.settlements if each.id not in self._held]
+        if settlements:
+            async with self._briefly(connection):
+                refused += await self._settle(connection, settlements)
+            finished.settlements[:] = [each for each in finished.settlements if each.id in self._held]
+        put_back = [each for each in finished.put_back if each[0][ID] not in self._held]
+        if put_back:
+            async with self._briefly(connection):
+                refused += await self._put_back(connection, put_back)
+            finished.put_back[:] = [each for each in finished.put_back if each[0][ID] in self._held]
+        return refused
+
+    async def _write_free(self, connection: Any, finished: Finished, part: Finished) -> list[Any]:
+        """Write down what can be written without waiting for others; answer what was refused.
+
+        Nearly everything that may be held is found out beforehand. For the rest a part that still had to wait is
+        halved, a few times a turn.
+        """
+        refused: list[Any] = []
+        self._held.update(part.ids)
+        parts, waits = deque([part.ids]), 0
+        while parts and waits < _MOST_WAITS:
+            ids = parts.popleft()
+            try:
+                async with connection.transaction(isolation="read_committed"):
+                    await _wait_briefly(connection, _HELD_WAIT)
+                    free, not_ours = await self._write_lockable(connection, part.only(set(ids)))
+            except asyncpg.LockNotAvailableError:
+                waits += 1
+                parts.extend(half for half in (ids[::2], ids[1::2]) if len(half) < len(ids))
+                continue
+            refused += not_ours
+            self._held -= free
+            finished.drop(free)
+        return refused
+
+    async def _write_lockable(self, connection: Any, part: Finished) -> tuple[set[Any], list[Any]]:
+        """Lock what is free with everything that its end changes, and write that; answer which, and the refused."""
+        dead = {each.id: each.fingerprint for each in part.settlements if each.status is Status.FAILED}
+        query, ids = self._store.sql("held"), part.ids
+        values = {"ids": ids, "prints": [dead.get(each) for each in ids]}
+        held = {row[0] for row in await connection.fetch(query.numbered, *query.values(values))}
+        free = {each for each in ids if each not in held}
+        part, refused = part.only(free), []
+        if part.settlements:
+            refused += await self._settle(connection, part.settlements)
+        if part.put_back:
+            refused += await self._put_back(connection, part.put_back)
+        if part.delivered:
+            turn = self._store.sql("turn")
+            nothing = self._turn_values(part.delivered, 0, ())
+            written = (await connection.fetch(turn.numbered, *turn.values(nothing)))[-1][FENCE]
+            if written != len(part.delivered):
+                leases = [(row[ID], row[FENCE], "delivered") for row in part.delivered]
+                refused += await self._unsettled(connection, leases)
+        return free, refused
+
+    @asynccontextmanager
+    async def _briefly(self, connection: Any) -> AsyncIterator[None]:
+        """Wait for locks no longer than a turn may; a connection of our own is set up for that."""
+        if not self._store._pooled:  # noqa: SLF001 - the two halves of one store
+            yield
+            return
+        async with connection.transaction(isolation="read_committed"):
+            await _wait_briefly(connection, _TURN_WAIT)
+            yield
 
     async def _settle_and_claim(
         self, connection: Any, delivered: Sequence[Row], want: int, starts: Sequence[datetime]
@@ -758,20 +862,25 @@ class PostgresClaims:
         snapshot sees the other one. If it goes on like that, settle without claiming.
         """
         query = self._store.sql("turn")
-        values = {
+        for wanted in (want, want, want, 0):
+            values = self._turn_values(delivered, wanted, starts)
+            with suppress(asyncpg.UniqueViolationError, asyncpg.DeadlockDetectedError):
+                async with self._briefly(connection):
+                    return wanted, await connection.fetch(query.numbered, *query.values(values))
+        raise StoreUnavailable("a turn met deadlocks four times in a row: nothing was written, it will be tried again")
+
+    def _turn_values(self, delivered: Sequence[Row], want: int, starts: Sequence[datetime]) -> dict[str, Any]:
+        return {
             "now": self._store.clock.database_now(),
             "ids": [row[ID] for row in delivered],
             "fences": [row[FENCE] for row in delivered],
             "session": self._session_id,
-            "queues": self._queues,
-            "priorities": self._priorities,
-            "generations": self._generations,
+            "queues": self._queues if starts else [],
+            "priorities": self._priorities if starts else [],
+            "generations": self._generations if starts else [],
             "starts": starts,
+            "want": want,
         }
-        for wanted in (want, want, want, 0):
-            with suppress(asyncpg.UniqueViolationError, asyncpg.DeadlockDetectedError):
-                return wanted, await connection.fetch(query.numbered, *query.values({**values, "want": wanted}))
-        raise StoreUnavailable("a turn met deadlocks four times in a row: nothing was written, it will be tried again")
 
     async def _settle(self, connection: Any, settlements: Sequence[Settlement]) -> list[Any]:
         accepted = await settle_rows(
@@ -963,6 +1072,11 @@ class PostgresTransaction:
                 return list(await self.connection.fetch(query.numbered, *query.values(values)))
 
 
+async def _wait_briefly(connection: Any, patience: str) -> None:
+    """Let the statements of this transaction wait for a lock no longer than that."""
+    await connection.execute(f"set local lock_timeout = '{patience}'")
+
+
 async def _version_of(connection: Any) -> int:
     # Not by `to_regclass`: in a transaction that has waited for a lock, it may still answer for the time before.
     known = "select from pg_catalog.pg_tables where schemaname = $1 and tablename = 'schema_version'"
@@ -1047,7 +1161,7 @@ async def _write_trail(
 ) -> None:
     query = _sql(connection, "write_trail")
     values = {
-        "chain": OPERATOR,
+        "chain": current_chain(),
         "now": now,
         "event_ids": [entry[0] for entry in entries],
         "kinds": [entry[1] for entry in entries],

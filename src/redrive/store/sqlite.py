@@ -43,6 +43,7 @@ from redrive.store.base import (
     FENCE,
     ID,
     LOST_COUNT,
+    OPERATOR,
     ORDERING_KEY,
     SOURCE,
     SWEPT_LEASE_UNTIL,
@@ -58,6 +59,7 @@ from redrive.store.base import (
     Row,
     Session,
     Turn,
+    current_chain,
     edited_meanwhile,
     event_from,
     judge_schema,
@@ -73,8 +75,7 @@ T = TypeVar("T")
 
 _WATCH_SECONDS: Final = 0.02  # how often another process's commit is looked for; 0.3 % of a core
 _TRAIL_PAGE: Final = 5_000
-OPERATOR: Final = "operator"
-
+_GRACE_SECONDS: Final = 1.0  # a heartbeat that waits for the file gets it within milliseconds, and within 0.5 s anew
 
 _IN_ORDER: Final = itemgetter(DUE_AT)
 
@@ -334,6 +335,7 @@ class SqliteStore:
             "id": str(session.id), "name": session.name, "host": session.host, "pid": session.pid,
             "queues": json.dumps(session.queues), "targets": json.dumps(session.targets),
             "concurrency": session.concurrency, "generation": session.generation, "lease": int(lease_seconds * 1e6),
+            "process": session.process,
         }  # fmt: skip
         await self.writer.do(
             lambda connection, now: (
@@ -372,11 +374,25 @@ class SqliteStore:
         return [
             Session(
                 UUID(row[0]), row[1], row[2], row[3], tuple(json.loads(row[4])), tuple(json.loads(row[5])), row[6],
-                row[7],
-                *(None if at is None else from_micros(at) for at in row[8:12]),
+                row[7], _at(row[8]), _at(row[9]), _at(row[10]), _at(row[11]),
             )
             for row in rows
         ]  # fmt: skip
+
+    async def hear_out(self, gone: Sequence[UUID] = ()) -> None:
+        """Let workers renew their sessions before a sweep: while somebody else has the file, no heartbeat gets through.
+
+        Waits until the file can be written, and then a second, if the lease of any session has run out.
+        """
+        named = json.dumps([str(each) for each in gone])
+
+        def lapsed(connection: sqlite3.Connection) -> bool:
+            values = {"now": to_micros(self.clock.now()), "gone": named}
+            return connection.execute(_sql(connection, "session_lapsed").text, values).fetchone() is not None
+
+        if await self._read(lapsed):
+            await self.writer.do(lambda _connection, _now: None)
+            await self.clock.sleep(_GRACE_SECONDS)
 
     def claims(self, session_id: UUID, lanes: Sequence[Lane], *, actor: str) -> "SqliteClaims":
         return SqliteClaims(self, str(session_id), lanes, actor)
@@ -385,9 +401,16 @@ class SqliteStore:
         """Nothing to do: a transaction keeps the whole file, so that nobody could look for it."""
         return []
 
-    async def sweep(self, session_id: UUID, *, max_lost: int, limit: int, base_seconds: float, actor: str) -> list[Row]:
+    async def sweep(
+        self, session_id: UUID, *, max_lost: int, limit: int, base_seconds: float, actor: str,
+        gone: Sequence[UUID] = (),
+    ) -> list[Row]:  # fmt: skip
+        named, began = json.dumps([str(each) for each in gone]), self.clock.monotonic()
+
         def job(connection: sqlite3.Connection, now: int) -> list[Row]:
-            connection.execute(_sql(connection, "session_expire").text, {"now": now})
+            # Who had to wait for the file was not the only one: heartbeats come first, this looks again later.
+            waited = self.clock.monotonic() - began > _GRACE_SECONDS / 2
+            connection.execute(_sql(connection, "session_expire").text, {"now": now, "gone": named, "waited": waited})
             values = {
                 "now": now,
                 "max_lost": max_lost,
@@ -504,6 +527,7 @@ class SqliteStore:
 
     async def purge(self, ages: Ages, *, by: str, limit: int, dry_run: bool = False) -> Purge:
         """Remove up to ``limit`` rows of each kind that has an age. Time that nobody saw pass makes no row older."""
+        chain = current_chain()
 
         def job(connection: sqlite3.Connection, now: int) -> Purge:
             ended, failed, handled, messages = (self.writer.ago(now, each) for each in astuple(ages))
@@ -538,7 +562,7 @@ class SqliteStore:
             )
             if purged.dead_letters and failed is not None:
                 detail = {"dead_letters": purged.dead_letters, "failed_before": iso(from_micros(failed))}
-                write_trail(connection, OPERATOR, now, [(None, "purged", "", by, detail)])
+                write_trail(connection, chain, now, [(None, "purged", "", by, detail)])
             if dry_run:
                 raise _DryRun(purged)
             return purged
@@ -607,7 +631,8 @@ class SqliteStore:
             chain, seq = rows[-1][0], rows[-1][1]
 
     async def write_trail(self, entries: Sequence[Entry]) -> None:
-        await self.writer.do(lambda connection, now: write_trail(connection, OPERATOR, now, entries))
+        chain = current_chain()
+        await self.writer.do(lambda connection, now: write_trail(connection, chain, now, entries))
 
 
 class SqliteClaims:
@@ -633,7 +658,9 @@ class SqliteClaims:
         def look(connection: sqlite3.Connection, now: int) -> object:
             return GO_ON if self._due(connection, now) else Turn([], [], now / 1e6, more=False)
 
-        return await self._store.writer.do(job, look=None if finished else look)  # type: ignore[no-any-return]
+        turn: Turn = await self._store.writer.do(job, look=None if finished else look)
+        finished.clear()
+        return turn
 
     def _due(self, connection: sqlite3.Connection, now: int) -> list[Lane]:
         """Find the lanes in which something is due, first things first; with all queues paused there are none."""
@@ -767,7 +794,8 @@ class SqliteTransaction:
         await self.record([(event_id, kind, "", actor, facts)])
 
     async def record(self, entries: Sequence[Entry]) -> None:
-        await self._run(lambda: write_trail(self.connection, OPERATOR, self._now, entries))
+        chain = current_chain()
+        await self._run(lambda: write_trail(self.connection, chain, self._now, entries))
 
     async def settle(self, settlements: Sequence[Settlement], *, chain: str, actor: str) -> set[Any]:
         return set(await self._run(lambda: settle_rows(self.connection, self._now, settlements, chain, actor)))
@@ -1201,3 +1229,7 @@ def _split(text: str) -> list[str]:
             parts.append(part)
             part = ""
     return parts
+
+
+def _at(micros: int | None) -> datetime | None:
+    return None if micros is None else from_micros(micros)

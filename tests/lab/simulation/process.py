@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from redrive.presence import Presence
 from tests.lab.simulation.clock import SimClock
 from tests.lab.simulation.disk import Dead, Line, trouble
 from tests.lab.simulation.loop import LANE, Owner
@@ -27,6 +28,13 @@ ERRORS = {
 _NEVER = sys.maxsize
 Strike = tuple[int, str]
 """At which statement of the process what happens."""
+
+
+class Unseen(Presence):
+    """Processes of the simulation are none of the machine's: only their leases tell that they are gone."""
+
+    async def process(self) -> str | None:
+        return None
 
 
 class Process(Owner):

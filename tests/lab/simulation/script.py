@@ -14,7 +14,7 @@ from redrive.redrive import Release
 from tests.lab.simulation.disk import Dead, Disk, Line
 from tests.lab.simulation.loop import LANE, Call, Loop
 from tests.lab.simulation.points import AWAIT, COMMIT, EFFECT, STATEMENT, Point, Told
-from tests.lab.simulation.process import ANSWER, AWAITING, BEFORE, OUTSIDE, Process
+from tests.lab.simulation.process import ANSWER, AWAITING, BEFORE, OUTSIDE, Process, Unseen
 from tests.lab.simulation.scenario import app_of
 from tests.lab.simulation.store import LoopHeartbeat
 from tests.lab.simulation.world import World
@@ -138,6 +138,7 @@ class Scripted(World):
         await app.open()
         worker = self._worker(app, process)
         worker.heart = LoopHeartbeat
+        worker.presence = Unseen()
         process.worker = worker
         running = asyncio.create_task(worker.run())
         await _publish_all(app, self)

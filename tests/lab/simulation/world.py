@@ -21,7 +21,7 @@ from tests.lab.simulation import verdict
 from tests.lab.simulation.clock import Wall
 from tests.lab.simulation.disk import Dead, Disk
 from tests.lab.simulation.loop import MAIN, Lane, Loop, Owner, Stalled
-from tests.lab.simulation.process import Process, chance
+from tests.lab.simulation.process import Process, Unseen, chance
 from tests.lab.simulation.scenario import LEASE, THROTTLED, Intent, app_of, drafted, make_peace, operate, produce
 from tests.lab.simulation.store import LoopHeartbeat
 
@@ -232,6 +232,7 @@ class World:
         await app.open()
         worker = self._worker(app, process)
         worker.heart = LoopHeartbeat
+        worker.presence = Unseen()
         process.worker = worker
         try:
             await worker.run()

@@ -14,6 +14,5 @@ with recursive walk as (
 )
 select w.target, w.ordering_key,
        w.status = 'blocked' and w.blocked_on is null and not exists (
-           select from redrive.outbox f where f.target = w.target and f.ordering_key = w.ordering_key
-           and f.ordering_key is not null and f.status = 'in_flight') as stuck
+           select from redrive.key_busy f where f.target = w.target and f.ordering_key = w.ordering_key) as stuck
 from walk w order by w.n

@@ -31,8 +31,11 @@ with moment as materialized (
     returning o.id, o.target, o.ordering_key, o.source, o.status, o.attempts, o.due_at, o.blocked_on, o.error_class,
               o.error_type, (:outcomes::text[])[array_position(:ids::uuid[], o.id)] as outcome,
               (:last_errors::text[])[array_position(:ids::uuid[], o.id)] <> '' as tried
-), grouped as (  -- before the trail: everybody takes these locks in this order
+), grouped as (  -- groups and keys before the trail: everybody takes these locks in this order
     select redrive.count_dead(array_agg(id), true, (select now from moment)) from settled where status = 'failed'
+), promoted as (
+    select redrive.promote(array_agg(target), array_agg(ordering_key), :now::timestamptz, false) from settled
+    where ordering_key is not null
 ), trailed as (
     select redrive.write_trail(
         :chain::text, (select now from moment), array_agg(id),
@@ -45,9 +48,6 @@ with moment as materialized (
             then json_build_object('blocked_on', blocked_on, 'tried', tried)
             else json_build_object('attempt', attempts, 'outcome', outcome, 'error_class', error_class,
                                    'error_type', error_type, 'next_retry_at', redrive.iso(due_at)) end::text))
-    from settled, grouped
-), promoted as (
-    select redrive.promote(array_agg(target), array_agg(ordering_key), :now::timestamptz, false) from settled
-    where ordering_key is not null
+    from settled, grouped, promoted
 )
 select s.id from settled s, trailed, grouped, promoted

@@ -9,7 +9,9 @@ with moment as materialized (
     select redrive.moment(:now::timestamptz) as now
 ), ended as (
     update redrive.session s set ended_at = m.now from moment m
-    where s.ended_at is null and s.lease_until < m.now
+    where s.id = any(array(  -- one that somebody has locked is swept later
+        select x.id from redrive.session x where x.ended_at is null and (x.lease_until < (select now from moment) or x.id = any(:gone::uuid[]))
+        for update of x skip locked))
     returning s.id
 ), swept as (
     update redrive.outbox o

@@ -11,9 +11,8 @@ where o.id = any(array(
            or not exists (select from redrive.key_line l
                           where l.target = w.target and l.ordering_key = w.ordering_key
                             and (l.created_at, l.id) < (w.created_at, w.id))
-              and not exists (select from redrive.outbox f
-                              where f.target = w.target and f.ordering_key = w.ordering_key and f.ordering_key is not null
-                                and f.status = 'in_flight'))
+              and not exists (select from redrive.key_busy f
+                              where f.target = w.target and f.ordering_key = w.ordering_key))
       and exists (select from redrive.session s where s.id = :session::uuid and s.ended_at is null)
     order by w.id limit :limit::int
     for update of w skip locked))

@@ -11,9 +11,8 @@ from (
            p.ordering_key is not null
            and (exists (select 1 from redrive_key_line l
                         where l.target = p.target and l.ordering_key = p.ordering_key and l.seq < p.seq)
-                or exists (select 1 from redrive_outbox f
-                           where f.target = p.target and f.ordering_key = p.ordering_key and f.ordering_key is not null
-                             and f.status = 'in_flight')) as waits
+                or exists (select 1 from redrive_key_busy f
+                           where f.target = p.target and f.ordering_key = p.ordering_key)) as waits
     from redrive_outbox p indexed by redrive_outbox_due
     where p.status = 'pending' and p.queue = :queue and p.priority = :priority and p.generation = :generation
       and p.due_at <= :now

@@ -17,6 +17,5 @@ with recursive walk(target, ordering_key, status, blocked_on, n) as (
 )
 select w.target, w.ordering_key,
        w.status = 'blocked' and w.blocked_on is null and not exists (
-           select 1 from redrive_outbox f where f.target = w.target and f.ordering_key = w.ordering_key
-           and f.ordering_key is not null and f.status = 'in_flight') as stuck
+           select 1 from redrive_key_busy f where f.target = w.target and f.ordering_key = w.ordering_key) as stuck
 from walk w order by w.n

@@ -4,5 +4,4 @@ update redrive_outbox set status = 'pending', due_at = :now
 where seq = (select l.seq from redrive_key_line l where l.target = :target and l.ordering_key = :ordering_key
              order by l.seq limit 1)
   and status = 'blocked' and blocked_on is null
-  and not exists (select 1 from redrive_outbox f where f.target = :target and f.ordering_key = :ordering_key
-                  and f.ordering_key is not null and f.status = 'in_flight')
+  and not exists (select 1 from redrive_key_busy f where f.target = :target and f.ordering_key = :ordering_key)

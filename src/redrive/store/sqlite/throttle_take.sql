@@ -10,9 +10,8 @@ where seq in (
       and (w.ordering_key is null
            or not exists (select 1 from redrive_key_line l
                           where l.target = w.target and l.ordering_key = w.ordering_key and l.seq < w.seq)
-              and not exists (select 1 from redrive_outbox f
-                              where f.target = w.target and f.ordering_key = w.ordering_key and f.ordering_key is not null
-                                and f.status = 'in_flight'))
+              and not exists (select 1 from redrive_key_busy f
+                              where f.target = w.target and f.ordering_key = w.ordering_key))
       and exists (select 1 from redrive_session s where s.id = :session and s.ended_at is null)
     order by w.id limit :limit)
 returning id, fence, target, attempts, lost_count, payload, type, queue, priority, due_at,

@@ -173,7 +173,108 @@ end $$;
 
 -- Keys: the order of a key, and when it is free.
 
--- Claims and settles: a row that somebody else has locked.
+-- What keeps a key: an event in flight, and one that was cancelled while it ran. Its session's id stays on the row until its
+-- handler has ended or was given up (told.sql), or until the session is gone (cancelled_gone.sql); only then the next may go.
+create view redrive.key_busy as
+select id, target, ordering_key from redrive.outbox where ordering_key is not null and status = 'in_flight'
+union all
+select id, target, ordering_key from redrive.outbox
+where ordering_key is not null and status = 'cancelled' and session_id is not null;
+do $$  -- whoever may read the events may read this
+declare
+    g record;
+begin
+    for g in
+        select distinct a.grantee from pg_class c, aclexplode(c.relacl) a
+        where c.oid = 'redrive.outbox'::regclass and a.privilege_type = 'SELECT' and a.grantee <> c.relowner
+    loop
+        execute format('grant select on %s to %s', 'redrive.key_busy'::regclass,
+                       case g.grantee when 0 then 'public' else quote_ident(pg_get_userbyid(g.grantee)) end);
+    end loop;
+end $$;
+
+-- Like before, but a cancelled event whose handler runs keeps its key, and the first of a line that somebody else has locked
+-- is not waited for: workers that walk through the keys find it, if nobody else lets it go.
+create or replace function redrive.take_turns(p_ids uuid[], p_now timestamptz) returns uuid[] language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+declare
+    v_behind  uuid[];
+    v_blocked uuid[];
+begin
+    if cardinality(p_ids) = 0 then
+        return p_ids;
+    end if;
+    select array_agg(p.id) into v_behind
+    from redrive.outbox p
+    where p.id = any(p_ids)
+      and (exists (select from redrive.key_line l
+                   where l.target = p.target and l.ordering_key = p.ordering_key
+                     and (l.created_at, l.id) < (p.created_at, p.id))
+           or exists (select from redrive.key_busy f where f.target = p.target and f.ordering_key = p.ordering_key));
+    if v_behind is null then
+        return p_ids;
+    end if;
+    select coalesce(array_agg(p.id), '{}') into v_blocked
+    from redrive.outbox p
+    cross join lateral (
+        select f.id from redrive.outbox f
+        where f.id = any(array(select b.id from redrive.key_busy b
+                               where b.target = p.target and b.ordering_key = p.ordering_key))
+        limit 1
+        for share of f skip locked) before
+    where p.id = any(v_behind);
+    select v_blocked || coalesce(array_agg(p.id), '{}') into v_blocked
+    from redrive.outbox p
+    cross join lateral (
+        select l.id from redrive.key_line l
+        where l.target = p.target and l.ordering_key = p.ordering_key and (l.created_at, l.id) < (p.created_at, p.id)
+        order by l.created_at, l.id
+        limit 1
+        for share of l skip locked) before
+    where p.id = any(v_behind) and p.id <> all(v_blocked);
+    update redrive.outbox o set status = 'blocked' where o.id = any(v_blocked);
+    update redrive.outbox o set due_at = redrive.moment(p_now) where o.id = any(v_behind) and o.id <> all(v_blocked);
+    -- one that was in flight and comes back behind another that waited for it: that one is first now
+    perform redrive.promote(array_agg(h.target), array_agg(h.ordering_key), p_now)
+    from (select distinct o.target, o.ordering_key from redrive.outbox o where o.id = any(v_blocked)) h
+    where redrive.lock_event((
+        select l.id from redrive.key_line l where l.target = h.target and l.ordering_key = h.ordering_key
+        order by l.created_at, l.id limit 1));
+    return array(select id from unnest(p_ids) as id where id <> all(v_behind));
+end $$;
+
+-- Like before, but a cancelled event whose handler runs keeps its key.
+create or replace function redrive.promote(p_targets text[], p_keys text[], p_now timestamptz, p_wake boolean default true)
+returns void language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+declare
+    v_next  uuid[];
+    v_moved int;
+begin
+    if array_remove(p_keys, null) = '{}' or p_keys is null then
+        return;
+    end if;
+    for v_try in 1..5 loop
+        select array_agg(f.id) into v_next
+        from (select distinct u.target, u.key from unnest(p_targets, p_keys) as u(target, key) where u.key is not null) k
+        cross join lateral (
+            select l.id, l.status, l.blocked_on from redrive.key_line l
+            where l.target = k.target and l.ordering_key = k.key
+            order by l.created_at, l.id
+            limit 1) f
+        where f.status = 'blocked' and f.blocked_on is null
+          and not exists (select from redrive.key_busy b where b.target = k.target and b.ordering_key = k.key);
+        exit when v_next is null;
+        update redrive.outbox o set status = 'pending', due_at = redrive.moment(p_now)
+        where o.id = any(v_next) and o.status = 'blocked' and o.blocked_on is null;
+        get diagnostics v_moved = row_count;
+        if p_wake and v_moved > 0 then
+            perform pg_notify('redrive', q.queue)
+            from (select distinct o.queue from redrive.outbox o where o.id = any(v_next)) q;
+        end if;
+        exit when v_moved = cardinality(v_next);
+    end loop;
+end $$;
 
 -- Handled keys: a key that another transaction is about to record.
 
@@ -192,7 +293,57 @@ begin
 end
 $$;
 
+-- Claims and settles: a row that somebody else has locked.
+
+-- Of events that are to be settled, answer those that would have to wait: somebody else's transaction holds their row, the
+-- first in line of their key, their batch, their group of failures, or the event that they compensate. Everything else is
+-- locked until the end of the transaction. It waits for nobody, so its locks need no order. p_fingerprints: the group that
+-- each of them joins, if it becomes a dead letter.
+create function redrive.held(p_ids uuid[], p_fingerprints text[]) returns uuid[] language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+declare
+    v_free    uuid[];
+    v_batches uuid[];
+    v_groups  text[];
+begin
+    select array_agg(f.id) into v_free from (
+        select o.id from redrive.outbox o where o.id = any(p_ids) for no key update skip locked) f;
+    select array_agg(b.id) into v_batches from (
+        select x.id from redrive.batch x
+        where x.id = any(array(select o.batch_id from redrive.outbox o where o.id = any(v_free)))
+        for no key update skip locked) b
+    where pg_try_advisory_xact_lock(hashtextextended('redrive.batch:' || b.id, 0));
+    select array_agg(g.fingerprint) into v_groups from (
+        select x.fingerprint from redrive.failure_group x where x.fingerprint = any(p_fingerprints)
+        for no key update skip locked) g;
+    return array(
+        select o.id from redrive.outbox o
+        where o.id = any(p_ids) and (
+            coalesce(o.id <> all(v_free), true)
+            or o.batch_id is not null and coalesce(o.batch_id <> all(v_batches), true)
+            or o.ordering_key is not null and exists (
+                select from (select l.id from redrive.key_line l
+                             where l.target = o.target and l.ordering_key = o.ordering_key
+                             order by l.created_at, l.id limit 1) head
+                where not redrive.lock_event(head.id))
+            or o.type = 'redrive.compensate' and exists (
+                select from redrive.step s where s.compensation_id = o.id and not redrive.lock_event(s.event_id)))
+        union
+        select e.id from unnest(p_ids, p_fingerprints) as e(id, fingerprint)
+        join redrive.failure_group g on g.fingerprint = e.fingerprint
+        where coalesce(g.fingerprint <> all(v_groups), true));
+end $$;
+
+-- Lock an event without waiting; false when somebody else has it.
+create function redrive.lock_event(p_id uuid) returns boolean language plpgsql as $$
+begin
+    perform from redrive.outbox o where o.id = p_id for no key update skip locked;
+    return found or not exists (select from redrive.outbox o where o.id = p_id);
+end $$;
+
 -- Sessions: work of a process that is gone.
+
+alter table redrive.session add column process text;  -- its machine, number and beginning, for who can see them
 
 -- Retention: rows that are still needed.
 

@@ -37,9 +37,19 @@ end;
 
 -- Keys: the order of a key, and when it is free.
 
+-- What keeps a key: an event in flight, and one that was cancelled while it ran. Its session's id stays on the row until its
+-- handler has ended or was given up (told.sql), or until the session is gone (cancelled_gone.sql); only then the next may go.
+create view redrive_key_busy as
+select seq, id, target, ordering_key from redrive_outbox where ordering_key is not null and status = 'in_flight'
+union all
+select seq, id, target, ordering_key from redrive_outbox
+where ordering_key is not null and status = 'cancelled' and session_id is not null;
+
 -- Claims and settles: a row that somebody else has locked.
 
 -- Sessions: work of a process that is gone.
+
+alter table redrive_session add column process text;  -- its machine, number and beginning, for who can see them
 
 -- Retention: rows that are still needed.
 
