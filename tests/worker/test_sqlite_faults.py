@@ -49,7 +49,7 @@ async def test_a_foreign_lock_longer_than_the_lease_costs_no_living_worker_its_l
         with holding(sqlite_url):
             sweeping = asyncio.create_task(other.worker(lease="1s").drain())
             await asyncio.sleep(1.2)
-            beating = asyncio.create_task(app.store.heartbeat(session.id, 30.0))
+            beating = asyncio.ensure_future(app.store.heartbeat(session.id, 30.0))
             await asyncio.sleep(0.2)
         assert await beating
         tally = await sweeping
