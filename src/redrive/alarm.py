@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from redrive.event import Settlement
-from redrive.logs import log
+from redrive.logs import alarms
 from redrive.mask import DEFAULT, Mask
 from redrive.store.base import ATTEMPTS, HEADERS, ID, LOST_COUNT, PAYLOAD, SOURCE, TARGET, TYPE, Row
 
@@ -28,8 +28,10 @@ def dead_lettered(row: Row, settlement: Settlement, handler_name: str, mask: Mas
         "attempts": row[ATTEMPTS],
         "lost_count": row[LOST_COUNT],
     }
-    log.error("event dead-lettered", **facts)
-    _tell_sentry(facts, settlement, error)
+    sentry = _sentry()
+    alarms.error("event dead-lettered", **facts)
+    if sentry is not None:
+        _tell(sentry, facts, settlement, error)
 
 
 def hidden(row: Row, text: str, mask: Mask) -> str:
@@ -48,8 +50,8 @@ def hook_failed(row: Row, hook: str, what: str, error: Exception, mask: Mask) ->
         "what": what,
         "error": hidden(row, repr(error), mask)[:500],
     }
-    log.error("evidence not written", **facts)
     sentry = _sentry()
+    alarms.error("evidence not written", **facts)
     if sentry is not None:
         with sentry.new_scope() as scope:
             scope.fingerprint = ["redrive", "evidence", facts["target"], hook]
@@ -58,15 +60,17 @@ def hook_failed(row: Row, hook: str, what: str, error: Exception, mask: Mask) ->
 
 
 def _sentry() -> Any:
+    """Find Sentry, if it is active here, and keep it from making a second event of the log line."""
     # Not imported but looked up: Sentry is set up by the application or not at all.
     sentry = sys.modules.get("sentry_sdk")
-    return sentry if sentry is not None and sentry.get_client().is_active() else None
+    if sentry is None or not sentry.get_client().is_active():
+        return None
+    if (integration := sys.modules.get("sentry_sdk.integrations.logging")) is not None:
+        integration.ignore_logger(alarms.name)
+    return sentry
 
 
-def _tell_sentry(facts: dict[str, Any], settlement: Settlement, error: str) -> None:
-    sentry = _sentry()
-    if sentry is None:
-        return
+def _tell(sentry: Any, facts: dict[str, Any], settlement: Settlement, error: str) -> None:
     with sentry.new_scope() as scope:
         scope.set_level("error")
         scope.fingerprint = ["redrive", facts["target"], settlement.fingerprint or settlement.error_class]

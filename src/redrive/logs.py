@@ -9,14 +9,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-_plain = logging.getLogger("redrive")
-
 
 class Log:
     """One call, one event with its facts."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "redrive") -> None:
+        self.name = name
         self.before_first: Callable[[], None] | None = None  # sets the log up, once there is something to log
+        self._plain = logging.getLogger(name)
 
     def debug(self, event: str, **facts: Any) -> None:
         self._write(logging.DEBUG, event, facts)
@@ -32,22 +32,22 @@ class Log:
 
     def is_told(self, level: int) -> bool:
         """Whether anybody hears of such a line: asked before one that takes time to make."""
-        self.set_up()
+        log.set_up()
         structlog = _structlog()
         if structlog is None:
-            return _plain.isEnabledFor(level)
-        bound = structlog.get_logger("redrive").bind()
+            return self._plain.isEnabledFor(level)
+        bound = structlog.get_logger(self.name).bind()
         asks = getattr(type(bound), "is_enabled_for", None) or getattr(type(bound), "isEnabledFor", None)
         return asks is None or bool(asks(bound, level))
 
     def _write(self, level: int, event: str, facts: dict[str, Any]) -> None:
-        self.set_up()
+        log.set_up()
         structlog = _structlog()
         if structlog is not None:
-            getattr(structlog.get_logger("redrive"), logging.getLevelName(level).lower())(event, **facts)
-        elif _plain.isEnabledFor(level):
+            getattr(structlog.get_logger(self.name), logging.getLevelName(level).lower())(event, **facts)
+        elif self._plain.isEnabledFor(level):
             said = " ".join(f"{name}={value!r}" for name, value in facts.items())
-            _plain.log(level, "%s %s", event, said, extra={"redrive": facts})
+            self._plain.log(level, "%s %s", event, said, extra={"redrive": facts})
 
     def set_up(self) -> None:
         """Do what is to be done before the first line, once."""
@@ -62,3 +62,5 @@ def _structlog() -> Any:
 
 
 log = Log()
+alarms = Log("redrive.alarm")
+"""The lines that ``alarm`` also reports to Sentry: its own integration of logging is told to leave them alone."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.server
 import json
+import logging
 import threading
 import zlib
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import sentry_sdk
 import structlog
+from sentry_sdk.integrations.logging import LoggingIntegration
 
 from redrive import Context, DeadLetter, EventFilter, Redrive, Rejected, RetryPolicy, Status, Work
 from tests.waiting import until
@@ -241,7 +243,10 @@ def sentry() -> Iterator[list[dict[str, Any]]]:
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     sentry_sdk.init(
-        dsn=f"http://key@127.0.0.1:{server.server_port}/1", default_integrations=False, auto_enabling_integrations=False
+        dsn=f"http://key@127.0.0.1:{server.server_port}/1",
+        default_integrations=False,
+        auto_enabling_integrations=False,
+        integrations=[LoggingIntegration()],  # as by default: a line at level error is an event
     )
     try:
         yield Inbox.received
@@ -272,6 +277,26 @@ async def test_every_transition_to_failed_is_a_sentry_event(app: Redrive, sentry
     assert facts["handler_name"].endswith("settle")
     assert facts["last_error"].startswith("redrive.errors.Rejected: no funds on •••\n")
     assert "1203" not in json.dumps(report)
+
+
+@pytest.mark.req("O7")
+async def test_a_dead_letter_is_one_sentry_event_though_its_log_line_is_an_error(
+    app: Redrive, sentry: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.logs._structlog", lambda: None)  # as where the application uses logging
+
+    @app.handler("settle")
+    async def settle(payload: Any) -> None:
+        raise Rejected("no funds")
+
+    await app.publish("settle")
+    await app.worker().drain()
+    logging.getLogger("shop").error("the last line")
+    sentry_sdk.flush(timeout=5.0)
+    await until(lambda: len(sentry) >= 2)
+
+    said = [report.get("message") or report["logentry"]["message"] for report in sentry]
+    assert sorted(each.partition(":")[0] for each in said) == ["settle dead-lettered", "the last line"]
 
 
 @pytest.mark.req("O7")
