@@ -135,6 +135,11 @@ class Hands:
         return {event_id: row for event_id, row in self.held.items() if event_id not in over}
 
     @property
+    def busy_count(self) -> int:
+        """How many events wait or run here."""
+        return len(self.held) - len(self.aside)
+
+    @property
     def aside_seconds(self) -> float | None:
         """How long until ends that were set aside are tried again; None: there are none."""
         return max(0.0, self._aside_until - self._clock.monotonic()) if len(self.aside) else None

@@ -304,7 +304,7 @@ class Worker:
         hands = self._hands
         self._throttles.look(hands.busy, self._free_hands)
         is_free = not self._stopping and hands.alone is None
-        want = self._appetite.want(len(hands.busy) - len(hands.finished)) if is_free else 0
+        want = self._appetite.want(hands.busy_count - len(hands.finished)) if is_free else 0
         if want <= 0 and not hands.has_ends:
             return
         batch = hands.collect()
@@ -436,7 +436,7 @@ class Worker:
             return
         if self._may_claim():
             return
-        free = self._appetite.want(len(self._hands.busy)) > 0
+        free = self._appetite.want(self._hands.busy_count) > 0
         self._hands.bell.clear()
         seconds = await self._seconds_to_next() if free else self.options.poll_seconds
         aside = self._hands.aside_seconds
@@ -448,7 +448,7 @@ class Worker:
         self._look = True
 
     def _may_claim(self) -> bool:
-        return self._look and self._hands.alone is None and self._appetite.want(len(self._hands.busy)) > 0
+        return self._look and self._hands.alone is None and self._appetite.want(self._hands.busy_count) > 0
 
     async def _seconds_to_next(self) -> float:
         """How long nothing comes due. The store is asked once a poll; what we put off ourselves is known meanwhile."""

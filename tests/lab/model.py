@@ -38,6 +38,7 @@ class Row:
     session: int = 0
     is_passed: bool = False
     is_discarded: bool = False
+    runs: bool = False  # although it was cancelled
     blocked_on: str | None = None
     fingerprint: str | None = None
     is_safe: bool | None = None
@@ -169,6 +170,7 @@ class Outbox:
         if row.status not in LIVE:
             raise Refused
         self._note(n, "cancelled", "ann", reason="why", was=row.status)
+        row.runs = row.status == "in_flight"  # it keeps its key until its worker says that the handler has ended
         row.status, row.ended = "cancelled", self.now
         self._promote([row])
 
@@ -264,7 +266,7 @@ class Outbox:
         return [row for row in self.rows.values() if row.is_in_line and row.key == key]
 
     def _is_under_way(self, key: tuple[str, str | None]) -> bool:
-        return any(row.key == key and row.status == "in_flight" for row in self.rows.values())
+        return any(row.key == key and (row.status == "in_flight" or row.runs) for row in self.rows.values())
 
     def _waits(self, row: Row) -> bool:
         return self._is_under_way(row.key) or self._line(row.key)[0] is not row

@@ -754,12 +754,13 @@ class PostgresClaims:
 
     async def _turn(self, connection: Any, finished: Finished, want: int) -> Turn:
         refused: list[Any] = []
-        if self._held:
-            refused += await self._write_free(connection, finished, finished.only(self._held))
+        if self._held and (known := finished.only(self._held)):
+            refused += await self._write_free(connection, finished, known)
         for wanted in (want, want, 0):
             with suppress(asyncpg.LockNotAvailableError):
                 return await self._write_and_claim(connection, finished, wanted, refused)
-            refused += await self._write_free(connection, finished, finished.only(set(finished.ids) - self._held))
+            if fresh := finished.only(set(finished.ids) - self._held):
+                refused += await self._write_free(connection, finished, fresh)
         raise LockHeld("others hold locks that a turn needs: nothing more was written, it will be tried again")
 
     async def _write_and_claim(self, connection: Any, finished: Finished, want: int, refused: list[Any]) -> Turn:
