@@ -121,14 +121,14 @@ class Redrive(Operations):
         self._forked_open = False
         self._door = Door(self._new_portal, self._begin_in_child)
         self.schedules = Schedules(self._ready, self.new_events)
-        self.reservations = Reservations(self._ready, lambda: self.clock, self._beside, self._store.schema)
+        self.reservations = Reservations(self._ready, lambda: self.clock, self._beside, lambda: self._store)
         self.locks = Locks(self._ready, self.reservations)
         self.reconcilers = Reconcilers(
             self._ready, self.new_events, self.limits, self.rules, self._register, self.schedules.add, self.counts
         )
         self.batches = Batches(
             self._ready, lambda: self.clock, self.new_events, lambda type_: self._targets.get(type_, ()),
-            source=self._source, generation=self._generation, schema=self._store.schema,
+            source=self._source, generation=self._generation, store=lambda: self._store,
         )  # fmt: skip
         """Events that belong together: open, find and close batches."""
         self._notices = Notices(self._ready, self.clock, self.new_events, self.mask)
@@ -223,13 +223,13 @@ class Redrive(Operations):
     @property
     def store(self) -> Store:
         """The store itself, for tools built on top."""
-        return self._store
+        return caller.writable(self._store)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Work]:
         """Open one transaction for tables of your own in this database, and for what is published with them."""
         await self.open()
-        async with self._store.transaction(Use.APP) as tx:
+        async with caller.writable(self._store).transaction(Use.APP) as tx:
             yield Work(tx, self.new_events)
 
     @property
@@ -248,14 +248,14 @@ class Redrive(Operations):
         """Store an event; when this returns it is durable. With several targets, the first one's row is returned."""
         if not self._opened:
             await self.open()
-        return (await self._store.publish(self.new_events(type_, payload, **options)))[0]
+        return (await caller.writable(self._store).publish(self.new_events(type_, payload, **options)))[0]
 
     async def publish_many(self, events: Iterable[Draft]) -> list[Published]:
         """Store many events in one transaction: ``(type, payload)`` or ``(type, payload, {"retry_key": …})`` each."""
         if not self._opened:
             await self.open()
         rows = self._drafted(events)
-        return await self._store.publish(rows) if rows else []
+        return await caller.writable(self._store).publish(rows) if rows else []
 
     async def publish_in(
         self, connection: Any, type_: str, payload: Any = None, **options: Unpack[Options]
@@ -291,6 +291,7 @@ class Redrive(Operations):
     def _calls(self, connection: Any, rows: list[NewEvent]) -> list[tuple[Statement, dict[str, Any]]]:
         """Say what to run on the caller's connection: one statement on PostgreSQL, one a row on SQLite."""
         spoken = caller.dialect(connection)
+        caller.admit(self._store, connection, "publish_in")
         statement = load(spoken, "publish", self._store.schema)
         if spoken == "postgres":
             values = postgres_values(first_of_each_key(rows), self.clock.database_now(), notify=self._notify)
@@ -313,6 +314,7 @@ class Redrive(Operations):
 
     def _beside(self, job: Callable[[Store], Awaitable[T]]) -> T:
         """Run something on the store for a caller without an event loop."""
+        caller.check_outside("what code without an event loop writes")
         return self._door.run(job)
 
     def _new_portal(self) -> Portal:
@@ -427,7 +429,7 @@ class Redrive(Operations):
 
     async def _ready(self) -> Store:
         await self.open()
-        return self._store
+        return caller.writable(self._store)
 
 
 def _checked_draft(draft: object) -> Sequence[Any]:

@@ -19,7 +19,7 @@ from redrive.dependency import HOLD, QUEUE, Dependency, Kind, standing
 from redrive.duration import format_duration
 from redrive.errors import Refused
 from redrive.event import THROTTLE
-from redrive.instant import from_micros, iso
+from redrive.instant import instant_of, iso
 from redrive.redrive import DIGEST_SHOWN
 from redrive.setting import AGENTS_ABOVE, AGENTS_ALONE
 from redrive.store.base import Session, Store
@@ -586,4 +586,4 @@ def _term(value: str) -> str:
 
 
 def _at(value: Any) -> Any:
-    return from_micros(value) if isinstance(value, int) else value
+    return instant_of(value)

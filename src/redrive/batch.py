@@ -21,10 +21,10 @@ from redrive.duration import span
 from redrive.duty import Duty, Tick
 from redrive.errors import BatchNotFound, ConfigurationError, LockHeld, Refused
 from redrive.event import LIVE, HasId, NewEvent, Options, Priority, Published, Status
-from redrive.instant import from_micros, iso, to_micros
+from redrive.instant import instant_of, iso, to_micros
 from redrive.payload import check_text
 from redrive.store.base import Store, Transaction
-from redrive.store.sql import SCHEMA, load
+from redrive.store.sql import load
 
 FIRST_NOTICE: Final = "redrive.batch.first_notice"
 FINAL_NOTICE: Final = "redrive.batch.final_notice"
@@ -267,11 +267,11 @@ class Batches:
         *,
         source: str,
         generation: int,
-        schema: str = SCHEMA,
+        store: Callable[[], Store],
     ) -> None:
         self._ready = ready
         self._clock = clock
-        self._schema = schema
+        self._store = store
         self._hands = Hands(ready, new_events)
         self._targets = targets
         self._source = source
@@ -397,11 +397,12 @@ class Batches:
 
     def _closing(self, connection: Any, batch: UUID | str | HasId) -> list[tuple[Any, dict[str, Any]]]:
         spoken = caller.dialect(connection)
+        caller.admit(self._store(), connection, "close_in")
         named = str(_uuid(batch if isinstance(batch, UUID | str) else batch.id))
         now = to_micros(self._clock().now()) if spoken == "sqlite" else self._clock().database_now()
         return [
-            (load(spoken, "batch_close", self._schema), {"id": named, "by": None, "now": now}),
-            (load(spoken, "batch_get", self._schema), {"id": named}),
+            (load(spoken, "batch_close", self._store().schema), {"id": named, "by": None, "now": now}),
+            (load(spoken, "batch_get", self._store().schema), {"id": named}),
         ]
 
     @staticmethod
@@ -462,9 +463,7 @@ def batch_from(row: Mapping[str, Any], hands: Hands) -> Batch:
     """Read a row of either store."""
     values = dict(row)
     first, final = values.pop("first_report"), values.pop("final_report")
-    values |= {
-        name: from_micros(at) if isinstance(at, int) else at for name, at in values.items() if name.endswith("_at")
-    }
+    values |= {name: instant_of(at) for name, at in values.items() if name.endswith("_at")}
     values |= {"id": UUID(str(row["id"])), "forced": bool(row["forced"])}
     return Batch(**values, first=_report(first), final=_report(final), _hands=hands)
 

@@ -5,15 +5,89 @@ with it. Known are sqlite3, aiosqlite, psycopg 3 (both kinds), asyncpg, SQLAlche
 async kin) and Django. They are recognised by name, so none of them has to be installed.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
 
-from redrive.errors import ConfigurationError
+from redrive.errors import ConfigurationError, Refused
+from redrive.store.base import Store
 from redrive.store.refusal import refusals
 from redrive.store.sql import Statement
 
 Values = Mapping[str, Any]
 _KNOWN = "sqlite3, aiosqlite, psycopg, asyncpg, SQLAlchemy (Connection, Session, async kin), Django"
+
+
+# --- trying a handler without consequences ---
+
+_READING: Final = frozenset({
+    "name", "schema", "clock", "version", "schema_version", "schema_needs", "check_schema", "open", "sql",
+    "check_connection", "ask", "event", "counts", "overview", "trail", "sessions",
+})  # fmt: skip
+
+
+@dataclass(slots=True)
+class Trial:
+    """A run of a handler of which nothing may be committed; ``own`` are the connections that are rolled back."""
+
+    refused: list[str] = field(default_factory=list)
+    own: list[Any] = field(default_factory=list)
+
+
+_trial: Final[ContextVar[Trial | None]] = ContextVar("redrive_trial", default=None)
+
+
+@contextmanager
+def trying() -> Iterator[Trial]:
+    """Refuse, in this task and in all that it starts, everything that would be committed for good."""
+    trial = Trial()
+    token = _trial.set(trial)
+    try:
+        yield trial
+    finally:
+        _trial.reset(token)
+
+
+def check_outside(what: str) -> None:
+    """Refuse what is committed at once, or by somebody else, while a handler is only tried."""
+    trial = _trial.get()
+    if trial is not None:
+        message = (
+            f"{what} is committed outside the handler's own transaction, and a shadow could not roll it back: "
+            "use ctx.transaction() and ctx.publish, or declare effects='outside'"
+        )
+        trial.refused.append(message)
+        raise Refused(message)
+
+
+def admit(store: Store, connection: Any, what: str) -> None:
+    """Refuse to write through a connection that leads elsewhere, or whose transaction somebody else commits."""
+    trial = _trial.get()
+    if trial is None or not any(connection is each for each in trial.own):
+        check_outside(what)
+    store.check_connection(connection, what)
+
+
+def writable(store: Store) -> Store:
+    """Give a store; one that can only be read while a handler is tried."""
+    return store if _trial.get() is None else cast("Store", _ReadOnly(store))
+
+
+class _ReadOnly:
+    """A store that refuses everything but reading."""
+
+    def __init__(self, store: Store) -> None:
+        self._inner = store
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _READING:
+            check_outside(f"app.{name}" if name in ("publish", "transaction") else "a change of the database")
+        return getattr(self._inner, name)
+
+
+# --- connections ---
 
 
 def family(connection: Any) -> str:

@@ -111,11 +111,11 @@ class SystemClock:
 class VirtualClock:
     """A clock that stands still until it is told to move; sleeping only lets others run."""
 
-    def __init__(self, start: datetime | None = None, seed: int = 0) -> None:
+    def __init__(self, start: datetime | None = None, seed: int = 0, *, new_ids: bool = False) -> None:
         self._micros = _micros(start or datetime(2030, 1, 1, tzinfo=UTC))
         self._elapsed = 0  # in microseconds, like the time itself, so that the two never drift apart
         self._dice = random.Random(seed)
-        self._ids = _Ids(self._dice)
+        self._ids = _Ids(random.Random() if new_ids else self._dice)
 
     def advance(self, span: float | str | timedelta) -> None:
         """Let time pass: ``advance(30)``, ``advance("5m")``."""

@@ -23,11 +23,11 @@ from uuid import UUID
 from redrive import check
 from redrive.classify import DEFAULT_RULES, Rule, matches
 from redrive.duration import span
-from redrive.errors import ConfigurationError
-from redrive.payload import Decoder
+from redrive.errors import ConfigurationError, PayloadInvalid
+from redrive.payload import Decoder, decode_headers
 from redrive.policy import RetryPolicy
 from redrive.rate import Rate
-from redrive.store.base import PAYLOAD, Row
+from redrive.store.base import HEADERS, PAYLOAD, Row, Unreadable
 
 DeadLetterHook = Callable[["DeadLetter", Any], Awaitable[None]]
 """Called with the dead letter and the transaction (``redrive.Settling``) in which it is written."""
@@ -244,6 +244,7 @@ class FollowUps(Protocol):
 
 async def deliver(handler: Handler, row: Row, context: FollowUps, threads: Executor) -> None:
     """Run the handler once. Returns when it has succeeded; everything else is raised."""
+    check_readable(row)
     payload = handler.decoder(row[PAYLOAD])
     arguments = (payload, context) if handler.takes_context else (payload,)
     if handler.is_async:
@@ -255,6 +256,17 @@ async def deliver(handler: Handler, row: Row, context: FollowUps, threads: Execu
     if error is not None:
         raise error
     await context.write_follow_ups()
+
+
+def check_readable(row: Row) -> None:
+    """Refuse a row that somebody wrote into the database and that cannot be read: no handler would understand it."""
+    if type(row[PAYLOAD]) is Unreadable:
+        raise PayloadInvalid(f"the event cannot be read: {row[PAYLOAD]}")
+    if row[HEADERS] != "{}":
+        try:
+            decode_headers(row[HEADERS])
+        except PayloadInvalid as error:
+            raise PayloadInvalid(f"the event cannot be read: headers {error}") from error
 
 
 def _in_thread(function: Callable[..., Any], arguments: tuple[Any, ...]) -> BaseException | None:

@@ -25,9 +25,9 @@ from uuid import UUID
 from redrive import check
 from redrive.errors import ConfigurationError, Refused
 from redrive.event import THROTTLE
-from redrive.instant import from_micros
+from redrive.instant import instant_of
 from redrive.payload import check_text
-from redrive.store.base import Row, Store, Transaction
+from redrive.store.base import Row, Store, Transaction, claimed_row
 
 FREE_ROUNDS: Final = 10
 """How often an event may fail for a dependency that works for others, before that counts as an attempt."""
@@ -429,7 +429,7 @@ async def _probed(
                 generation=generation,
             )  # fmt: skip
             if found:
-                row = tuple(found[0].values())
+                row = claimed_row(tuple(found[0].values()))
                 await _write(tx, probing(this, UUID(str(row[0]))))
                 return row
     return None
@@ -591,7 +591,7 @@ def _shut_kind(this: Dependency) -> str:
 
 
 def _instant(value: Any) -> datetime:
-    return from_micros(value) if isinstance(value, int) else value
+    return instant_of(value)
 
 
 _NAMES: Final = tuple(each.name for each in fields(Dependency))

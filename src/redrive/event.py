@@ -176,21 +176,24 @@ class FailureCycle:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        """Read a cycle written by any version: what is unknown is ignored, what is missing is empty."""
+        """Read a cycle written by any version: what is unknown is ignored, what is missing is empty.
+
+        Raises ``TypeError`` or ``ValueError`` for what no version has written.
+        """
         return cls(
-            cycle=stored.get("cycle") or 0,
-            attempts=stored.get("attempts") or 0,
-            lost_count=stored.get("lost_count") or 0,
+            cycle=_whole(stored.get("cycle")),
+            attempts=_whole(stored.get("attempts")),
+            lost_count=_whole(stored.get("lost_count")),
             first_failed_at=_instant(stored.get("first_failed_at")),
             failed_at=_instant(stored.get("failed_at")),
-            last_error=stored.get("last_error"),
-            error_class=stored.get("error_class"),
-            error_type=stored.get("error_type"),
-            fingerprint=stored.get("fingerprint"),
-            generation=stored.get("generation") or 0,
+            last_error=_text(stored.get("last_error")),
+            error_class=_text(stored.get("error_class")),
+            error_type=_text(stored.get("error_type")),
+            fingerprint=_text(stored.get("fingerprint")),
+            generation=_whole(stored.get("generation")),
             replayed_at=_instant(stored.get("replayed_at")),
-            replayed_by=stored.get("replayed_by"),
-            reason=stored.get("reason"),
+            replayed_by=_text(stored.get("replayed_by")),
+            reason=_text(stored.get("reason")),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -245,6 +248,8 @@ class Event:
     degraded: bool = False
     batch_id: UUID | None = None
     batch_group: str | None = None
+    unreadable: str | None = None
+    """Which columns of its row cannot be read, and why; None for every row that Redrive wrote itself."""
 
     @property
     def attempt_count(self) -> int:
@@ -281,6 +286,8 @@ class Event:
         """Return a plain dict: the columns in order, then what follows from them."""
         shown = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
         shown["failure_history"] = [cycle.to_json() for cycle in self.failure_history]
+        if self.unreadable is None:
+            del shown["unreadable"]
         derived = (
             "attempt_count",
             "next_retry_at",
@@ -407,7 +414,22 @@ class TrailEntry:
     @property
     def facts(self) -> dict[str, Any]:
         """The detail, decoded. The text itself is what the hash covers."""
-        return dict(json.loads(self.detail))
+        try:
+            return dict(json.loads(self.detail))
+        except (ValueError, TypeError, RecursionError):  # written by somebody else: the chain still covers it
+            return {}
+
+
+def _whole(value: Any) -> int:
+    if value is not None and not isinstance(value, int):
+        raise TypeError("a number of a failure cycle is none")
+    return value or 0
+
+
+def _text(value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise TypeError("a text of a failure cycle is none")
+    return value
 
 
 def _instant(text: str | None) -> datetime | None:

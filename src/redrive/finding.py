@@ -13,7 +13,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from redrive.errors import FindingNotFound, LeaseLost, Refused
-from redrive.instant import from_micros, iso
+from redrive.instant import instant_of, iso
 from redrive.spool import Difference
 from redrive.store.base import Store, Transaction
 
@@ -306,7 +306,7 @@ def _value(name: str, value: Any) -> Any:
     if value is None:
         return None
     if name.endswith("_at"):
-        return from_micros(value) if isinstance(value, int) else value
+        return instant_of(value)
     return UUID(str(value)) if name == "id" or name.endswith("_id") else value
 
 

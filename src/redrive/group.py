@@ -15,7 +15,7 @@ from uuid import UUID
 
 from redrive.errors import Refused
 from redrive.event import Event
-from redrive.instant import from_micros, iso
+from redrive.instant import instant_of, iso
 from redrive.store.base import Store
 
 _MOST_FIELDS: Final = 200
@@ -187,6 +187,6 @@ def _leaves(path: str, value: Any, depth: int = 0) -> Iterator[tuple[str, str]]:
 def _group(row: Mapping[str, Any]) -> Group:
     values = dict(row)
     for name in ("first_seen_at", "last_seen_at", "muted_until", "resolved_at"):
-        values[name] = from_micros(values[name]) if isinstance(values[name], int) else values[name]
+        values[name] = instant_of(values[name])
     values["sample_event_id"] = UUID(str(values["sample_event_id"]))
     return Group(**values)

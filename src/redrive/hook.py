@@ -20,11 +20,11 @@ from redrive import alarm
 from redrive.clock import Clock
 from redrive.counts import Counts
 from redrive.deliver import DeadLetter, FailedAttempt, Handler, Retry
-from redrive.errors import LeaseLost, RedriveError, StoreUnavailable
+from redrive.errors import LeaseLost, PayloadInvalid, RedriveError, StoreUnavailable
 from redrive.event import NewEvent, Options, Settlement, Status
 from redrive.hands import Hands
 from redrive.inbox import Settling
-from redrive.instant import from_micros
+from redrive.instant import instant_of
 from redrive.logs import log
 from redrive.mask import Mask
 from redrive.payload import decode
@@ -42,6 +42,7 @@ from redrive.store.base import (
     Row,
     Store,
     Transaction,
+    id_of,
 )
 from redrive.store.connections import Use
 
@@ -188,7 +189,7 @@ class Hooks:
             alarm.hook_failed(row, hook, what, error, self._mask)
             detail = {"error": repr(error)[:1_000], "hook": hook, "what": what}
             with suppress(RedriveError):
-                await self._store.write_trail([(UUID(str(row[ID])), "evidence-failed", row[SOURCE], self._by, detail)])
+                await self._store.write_trail([(id_of(row[ID]), "evidence-failed", row[SOURCE], self._by, detail)])
 
 
 async def _bounded(hook: Awaitable[None], row: Row, transaction: Transaction) -> None:
@@ -209,12 +210,12 @@ async def _bounded(hook: Awaitable[None], row: Row, transaction: Transaction) ->
 def _told(row: Row, settlement: Settlement, written: Mapping[str, Any]) -> DeadLetter | Retry:
     """Say what a hook is told, from what was claimed and what has just been written."""
     common: dict[str, Any] = {
-        "id": UUID(str(row[ID])),
+        "id": id_of(row[ID]),
         "type": row[TYPE],
         "target": row[TARGET],
         "source": row[SOURCE],
         "subject": row[SUBJECT],
-        "payload": decode(row[PAYLOAD]),
+        "payload": _payload(row),
         "idempotency_key": row[IDEMPOTENCY_KEY],
         "retry_key": row[RETRY_KEY],
         "correlation_id": row[CORRELATION_ID],
@@ -229,8 +230,15 @@ def _told(row: Row, settlement: Settlement, written: Mapping[str, Any]) -> DeadL
     return Retry(**common, next_retry_at=_instant(written["due_at"]))
 
 
+def _payload(row: Row) -> Any:
+    """Return the payload for a hook; None when it cannot be read, which is why the event failed."""
+    with suppress(PayloadInvalid):
+        return decode(row[PAYLOAD])
+    return None
+
+
 def _instant(stored: Any) -> datetime:
-    return from_micros(stored) if isinstance(stored, int) else stored
+    return instant_of(stored)
 
 
 def _as_payload(letter: DeadLetter) -> dict[str, Any]:

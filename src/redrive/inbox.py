@@ -206,6 +206,7 @@ def _handled(
     store: Store, connection: Any, target: str, idempotency_key: str, event_id: Any
 ) -> tuple[Statement, dict[str, Any]]:
     spoken = caller.dialect(connection)
+    caller.admit(store, connection, "once_in")
     at = to_micros(store.clock.now()) if spoken == "sqlite" else None
     values = {"target": target, "idempotency_key": idempotency_key, "event_id": event_id, "now": at}
     return load(spoken, "handled", store.schema), values

@@ -7,12 +7,14 @@ where a text repeats them (an error that quotes the payload). Nothing is changed
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
-from redrive.errors import ConfigurationError
+from redrive.errors import ConfigurationError, PayloadInvalid
+from redrive.payload import decode
 
 HIDDEN: Final = "•••"
 
@@ -68,19 +70,7 @@ class Mask:
 
     def value(self, value: Any) -> Any:
         """Return decoded JSON with the secret fields hidden; what is empty stays."""
-        return self._value(value, 0)
-
-    def _value(self, value: Any, depth: int) -> Any:
-        if depth > _DEEPEST:
-            return HIDDEN
-        if isinstance(value, Mapping):
-            return {
-                name: HIDDEN if inner is not None and self.hides(str(name)) else self._value(inner, depth + 1)
-                for name, inner in value.items()
-            }
-        if isinstance(value, list | tuple):
-            return [self._value(inner, depth + 1) for inner in value]
-        return value
+        return _rebuilt(value, lambda name, inner: inner is not None and self.hides(name), lambda scalar: scalar)
 
     def text(self, text: str, secrets: Iterable[str] = ()) -> str:
         """Hide in a text what follows a secret name (``password=…``), and the secrets themselves."""
@@ -96,38 +86,79 @@ class Mask:
 
     def secrets(self, *values: Any) -> set[str]:
         """Collect what is hidden in these values, so that texts that quote it can be hidden too."""
-        return {text for value in values for text in self._secrets(value, 0, hidden=False)}
+        found: set[str] = set()
+        waiting = [(value, False) for value in values]
+        while waiting:
+            value, hidden = waiting.pop()
+            if isinstance(value, Mapping):
+                waiting += [(inner, hidden or self.hides(str(name))) for name, inner in value.items()]
+            elif isinstance(value, list | tuple):
+                waiting += [(inner, hidden) for inner in value]
+            elif hidden and (text := _as_secret(value)) is not None:
+                found.add(text)
+        return found
 
-    def _secrets(self, value: Any, depth: int, *, hidden: bool) -> Iterator[str]:
-        if depth > _DEEPEST:
-            return
-        if isinstance(value, Mapping):
-            for name, inner in value.items():
-                yield from self._secrets(inner, depth + 1, hidden=hidden or self.hides(str(name)))
-        elif isinstance(value, list | tuple):
-            for inner in value:
-                yield from self._secrets(inner, depth + 1, hidden=hidden)
-        elif hidden and value is not None and not isinstance(value, bool):
-            text = value if isinstance(value, str) else json.dumps(value)
-            if len(text) >= (_SHORTEST if isinstance(value, str) else _SHORTEST_NUMBER):
-                yield text
+    def stored_secrets(self, *stored: Any) -> set[str]:
+        """Collect what is secret in a payload and headers, given as they are stored; unreadable ones have none."""
+        found: set[str] = set()
+        for text in stored:
+            with suppress(PayloadInvalid):
+                found |= self.secrets(decode(text))
+        return found
 
     def about(self, text: str, *stored: str) -> str:
         """Hide in a text about an event what is secret in its payload and headers, given as they are stored."""
-        return self.text(text, self.secrets(*map(json.loads, stored)))
+        return self.text(text, self.stored_secrets(*stored))
 
     def everywhere(self, told: Any, *, secrets: Iterable[str] = ()) -> Any:
         """Hide secret fields, and secrets that any text inside repeats."""
-        return self._everywhere(self.value(told), sorted(set(secrets), key=len, reverse=True))
+        ordered = sorted(set(secrets), key=len, reverse=True)
+        return _rebuilt(
+            told,
+            lambda name, inner: inner is not None and self.hides(name),
+            lambda scalar: self.text(scalar, ordered) if isinstance(scalar, str) else scalar,
+        )
 
-    def _everywhere(self, value: Any, secrets: list[str]) -> Any:
-        if isinstance(value, str):
-            return self.text(value, secrets)
-        if isinstance(value, dict):
-            return {name: self._everywhere(inner, secrets) for name, inner in value.items()}
-        if isinstance(value, list):
-            return [self._everywhere(inner, secrets) for inner in value]
-        return value
+
+def _rebuilt(told: Any, hides: Callable[[str, Any], bool], shown: Callable[[Any], Any]) -> Any:
+    """Copy decoded JSON with some fields hidden, however deep it is: without recursion, and cut off far down."""
+    result: list[Any] = []
+    waiting: list[tuple[Any, Any, Any, int]] = [(told, result, None, 0)]  # value, where it goes, under which key, depth
+    while waiting:
+        value, into, key, depth = waiting.pop()
+        made: Any
+        if depth > _DEEPEST:
+            made = HIDDEN
+        elif isinstance(value, Mapping):
+            made = dict.fromkeys(value)
+            for name, inner in value.items():
+                if hides(str(name), inner):
+                    made[name] = HIDDEN
+                else:
+                    waiting.append((inner, made, name, depth + 1))
+        elif isinstance(value, list | tuple):
+            made = [None] * len(value)
+            waiting += [(inner, made, place, depth + 1) for place, inner in enumerate(value)]
+        else:
+            made = shown(value)
+        if key is None and into is result:
+            result.append(made)
+        else:
+            into[key] = made
+    return result[0]
+
+
+def _as_secret(value: Any) -> str | None:
+    """Write a secret as texts quote it; None when it is too short to be looked for, or endless."""
+    if value is None or isinstance(value, bool):
+        return None
+    if isinstance(value, str):
+        return value if len(value) >= _SHORTEST else None
+    try:
+        text = json.dumps(value)
+    except (ValueError, TypeError):  # an integer that Python does not write
+        return None
+    return text if len(text) >= _SHORTEST_NUMBER else None
 
 
 def kept(edited: Any, original: Any) -> Any:

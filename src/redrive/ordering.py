@@ -13,7 +13,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from redrive.errors import LockHeld, Refused
-from redrive.instant import from_micros
+from redrive.instant import instant_of
 from redrive.logs import log
 from redrive.store.base import Store
 
@@ -127,4 +127,4 @@ def _held(row: Mapping[str, Any]) -> HeldKey:
 
 
 def _at(value: Any) -> datetime:
-    return from_micros(value) if isinstance(value, int) else value
+    return instant_of(value)

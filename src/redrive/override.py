@@ -17,7 +17,7 @@ from typing import Any, Final
 from redrive import check
 from redrive.duration import span
 from redrive.errors import BadDuration, ConfigurationError, Refused
-from redrive.instant import from_micros, iso
+from redrive.instant import instant_of, iso
 from redrive.payload import check_text
 from redrive.policy import RetryPolicy
 from redrive.rate import Rate
@@ -211,6 +211,4 @@ def override_from(row: Mapping[str, Any]) -> Override:
     """Read a row of either store."""
     at = row["set_at"]
     values = {name: value for name, value in json.loads(row["values"]).items() if name in FIELDS}
-    return Override(
-        row["pattern"], values, row["set_by"], from_micros(at) if isinstance(at, int) else at, row["reason"]
-    )
+    return Override(row["pattern"], values, row["set_by"], instant_of(at), row["reason"])

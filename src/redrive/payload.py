@@ -29,10 +29,12 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_LIMITS",
     "Decoder",
+    "Garbled",
     "Limits",
     "check_text",
     "check_whole",
     "decode",
+    "decode_headers",
     "encode",
     "encode_headers",
     "parse_strict",
@@ -58,6 +60,8 @@ class Limits:
 
 
 DEFAULT_LIMITS: Final = Limits()
+_WIDEST: Final = Limits(max_bytes=2**31, max_depth=_DEEPEST)
+_ODD_ESCAPE: Final = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 _CONTAINERS = frozenset({dict, list, tuple})
 _LONG = 4_000
@@ -114,9 +118,56 @@ def encode(value: Any, limits: Limits = DEFAULT_LIMITS, what: str = "payload", *
     return text
 
 
-def decode(text: str | bytes) -> Any:
-    """Return the plain value of JSON text."""
-    return json.loads(text)
+class Garbled(str):
+    """Stored text that was not UTF-8: what can be shown of it."""
+
+    __slots__ = ()
+
+
+def decode(text: Any) -> Any:
+    """Return the plain value of stored JSON text; ``PayloadInvalid`` says why it cannot be read, whoever wrote it.
+
+    The text of our own publishers is always read. A row that somebody wrote with SQL may hold anything: numbers without
+    end, nesting without end, NUL, lone surrogates, no JSON, no text.
+    """
+    if not isinstance(text, str | bytes):
+        raise PayloadInvalid(f"is {type(text).__name__}, not text")
+    if type(text) is Garbled:
+        raise PayloadInvalid("is not UTF-8")
+    try:
+        text = text.decode() if isinstance(text, bytes) else text
+        value = _decoder(text)
+        _check_depth(text, value)
+    except json.JSONDecodeError as error:
+        raise PayloadInvalid(f"is not JSON: {str(error)[:200]}") from None
+    except UnicodeDecodeError as error:
+        raise PayloadInvalid(f"is not UTF-8 at byte {error.start:,}") from None
+    except (_Odd, RecursionError):
+        raise PayloadInvalid(f"is nested deeper than {_DEEPEST} levels") from None
+    except ValueError:
+        raise PayloadInvalid("holds an integer of more than 4,300 digits") from None
+    if _is_suspect(text) and (wrong := _culprit(value, _WIDEST, "its value")) is not None:
+        raise PayloadInvalid(f"cannot be read: {str(wrong).partition(';')[0]}")
+    return value
+
+
+def _is_suspect(text: str) -> bool:
+    """Say whether stored text may hold characters that no publish takes."""
+    escaped = "\\u" in text and _ODD_ESCAPE.search(text) is not None
+    return escaped or (not text.isascii() and _has_lone_surrogate(text))
+
+
+def decode_headers(text: Any) -> dict[str, str]:
+    """Return stored headers; ``PayloadInvalid`` when they are not an object of strings."""
+    found = decode(text)
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise PayloadInvalid("is not an object of strings")
+    return found
+
+
+def _check_depth(text: str, value: Any) -> None:
+    if text.count("[") + text.count("{") > _DEEPEST:
+        _look(value, _DEEPEST)
 
 
 # --- JSON that others wrote ---
@@ -133,13 +184,16 @@ def parse_strict(text: str | bytes) -> Any:
     ``json.JSONDecodeError``, bytes that are not UTF-8 a ``UnicodeDecodeError``; all three are ``ValueError``.
     """
     try:
-        return _strict_decoder(text if isinstance(text, str) else text.decode())
+        read = text if isinstance(text, str) else text.decode()
+        value = _strict_decoder(read)
+        _check_depth(read, value)
     except (PayloadRefused, json.JSONDecodeError, UnicodeDecodeError):
         raise
-    except RecursionError:
+    except (_Odd, RecursionError):
         raise PayloadRefused("the JSON is nested too deeply; flatten it") from None
     except ValueError:
         raise PayloadRefused("the JSON holds an integer of more than 4,300 digits; send a string") from None
+    return value
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -173,6 +227,7 @@ def _no_constant(name: str) -> Any:
     raise json.JSONDecodeError(f"{name} is not a number of JSON: send null or a string", name, 0)
 
 
+_decoder = json.JSONDecoder(parse_constant=_no_constant).decode
 _strict_decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_exact, parse_constant=_no_constant).decode
 
 
@@ -404,14 +459,18 @@ class Decoder(Generic[T]):
         return self._plain
 
     def __call__(self, text: str | bytes) -> T:
+        if isinstance(text, bytes):
+            text = text.decode()
         try:
             if self._adapter is not None:
+                if "NaN" in text or "Infinity" in text or type(text) is Garbled or _is_suspect(text):
+                    decode(text)  # pydantic's own parser takes what no publish does
                 return self._adapter.validate_json(text)
-            value = json.loads(text)
+            value = decode(text)
         except ValidationError as error:
             raise PayloadInvalid(f"payload does not fit {self._name}: {_summary(error)}") from error
-        except (ValueError, RecursionError) as error:
-            raise PayloadInvalid(f"payload is not JSON: {str(error)[:200]}") from error
+        except PayloadInvalid as error:
+            raise PayloadInvalid(f"payload {error}") from error
         if not self._plain and type(value) is not dict:
             raise PayloadInvalid(f"payload does not fit dict: it is a {type(value).__name__}")
         return cast("T", value)

@@ -23,7 +23,7 @@ from uuid import UUID
 from redrive.duty import Tick
 from redrive.errors import ConfigurationError, LockHeld, NeedsApproval, Refused, StoreUnavailable
 from redrive.event import Priority
-from redrive.instant import from_micros
+from redrive.instant import instant_of
 from redrive.logs import log
 from redrive.store.base import Store, Transaction
 
@@ -573,7 +573,7 @@ def redriving_from(row: Mapping[str, Any]) -> Redriving:
 
 
 def _at(value: Any) -> Any:
-    return from_micros(value) if isinstance(value, int) else value
+    return instant_of(value)
 
 
 def _read(token: str) -> tuple[UUID, str]:

@@ -18,10 +18,10 @@ from redrive import caller
 from redrive.clock import Clock
 from redrive.duration import parse_duration, span
 from redrive.errors import BadDuration, ConfigurationError, Refused, ReservationLost, Taken
-from redrive.instant import from_micros, iso, to_micros
+from redrive.instant import from_micros, instant_of, iso, to_micros
 from redrive.payload import check_text, check_whole, encode
 from redrive.store.base import Store
-from redrive.store.sql import SCHEMA, Statement, load
+from redrive.store.sql import Statement, load
 
 Span = str | float | timedelta
 T = TypeVar("T")
@@ -126,12 +126,16 @@ class Reservations:
     """``app.reservations``: take scarce things, and see who holds them."""
 
     def __init__(
-        self, ready: Callable[[], Awaitable[Store]], clock: Callable[[], Clock], beside: Beside, schema: str = SCHEMA
+        self,
+        ready: Callable[[], Awaitable[Store]],
+        clock: Callable[[], Clock],
+        beside: Beside,
+        store: Callable[[], Store],
     ) -> None:
         self.ready = ready
         self.beside = beside
         self._clock = clock
-        self._schema = schema
+        self._store = store
 
     # Taking
 
@@ -202,8 +206,9 @@ class Reservations:
     def call(self, connection: Any, verb: str, **values: Any) -> tuple[Statement, dict[str, Any]]:
         """Say what to run on the caller's own connection."""
         spoken = caller.dialect(connection)
+        caller.admit(self._store(), connection, "a reservation")
         now = to_micros(self._clock().now()) if spoken == "sqlite" else self._clock().database_now()
-        return load(spoken, verb, self._schema), {**values, "now": now}
+        return load(spoken, verb, self._store().schema), {**values, "now": now}
 
     # Looking and acting
 
@@ -307,7 +312,7 @@ def _named(row: Sequence[Any]) -> dict[str, Any]:
 
 
 def _instant(value: Any) -> datetime:
-    return from_micros(value) if isinstance(value, int) else value
+    return instant_of(value)
 
 
 def _at(value: Any) -> Any:

@@ -26,7 +26,7 @@ from redrive.duration import parse_duration
 from redrive.duty import Duty, Tick
 from redrive.errors import ConfigurationError, Refused
 from redrive.event import NewEvent, Options, Published
-from redrive.instant import from_micros, iso, to_micros
+from redrive.instant import instant_of, iso, to_micros
 from redrive.logs import log
 from redrive.payload import check_text
 from redrive.store.base import Store, Transaction
@@ -508,7 +508,7 @@ def _said(text: str, what: Literal["by", "reason"] = "by") -> str:
 
 
 def _instant(value: Any) -> datetime:
-    return from_micros(value) if isinstance(value, int) else value
+    return instant_of(value)
 
 
 def _at(value: Any) -> datetime | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from redrive.instant import from_micros
+from redrive.instant import instant_of
 from redrive.store.base import Store
 
 APPROVAL_ABOVE: Final = "approval_above"
@@ -48,4 +48,4 @@ async def put(store: Store, name: str, value: Any, *, by: str, reason: str) -> S
 
 def _setting(name: str, row: Mapping[str, Any]) -> Setting:
     at = row["set_at"]
-    return Setting(name, json.loads(row["value"]), row["set_by"], from_micros(at) if isinstance(at, int) else at)
+    return Setting(name, json.loads(row["value"]), row["set_by"], instant_of(at))

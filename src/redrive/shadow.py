@@ -3,7 +3,8 @@
 The handler's transaction is real and always rolled back; what it publishes is captured. The answer is "would succeed",
 "fails with …" or "has had its effect already". What a handler does outside its transaction cannot be rolled back, so
 one that declares outside effects is refused, and one that declares nothing must be forced. Finished steps answer what
-they have kept; at one that has not been done the shadow ends.
+they have kept; at one that has not been done the shadow ends. What would be committed elsewhere by a documented way
+(``ctx.once_in``, ``publish_in``, ``app.publish``, a reservation, a batch, …) is refused, and so is the shadow.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from redrive.caller import Trial, trying
 from redrive.classify import civil, classify, describe
 from redrive.context import Context, Desk
 from redrive.deliver import Handler, deliver
@@ -58,16 +60,23 @@ class _ShadowTransaction:
 class _ShadowStore:
     """A store that commits nothing."""
 
-    def __init__(self, store: Store, captured: list[NewEvent]) -> None:
+    def __init__(self, store: Store, captured: list[NewEvent], trial: Trial) -> None:
         self.clock = store.clock
+        self.schema = store.schema
+        self.check_connection = store.check_connection
         self._store = store
         self._captured = captured
+        self._trial = trial
 
     @asynccontextmanager
     async def transaction(self, use: Use = Use.OURS) -> AsyncIterator[_ShadowTransaction]:
         try:
             async with self._store.transaction(use) as inner:
-                yield _ShadowTransaction(inner, self._captured)
+                self._trial.own.append(inner.connection)
+                try:
+                    yield _ShadowTransaction(inner, self._captured)
+                finally:
+                    self._trial.own.clear()
                 raise _Rollback  # noqa: TRY301 - the way out of a transaction that must not be committed
         except _Rollback:
             pass
@@ -106,8 +115,21 @@ async def shadow(
             f"{handler.name} does not say whether it reaches outside its transaction: "
             "declare effects='inside' on the handler, or force it if you know"
         )
+    if event.unreadable is not None:
+        raise Refused(f"event {event.id} cannot be read: {event.unreadable}")
+    with trying() as trial:
+        tried = await _tried(handler, event, store, new_events, retry, handlers, trial)
+    if trial.refused:  # whatever the handler made of it
+        raise Refused(trial.refused[0])
+    return tried
+
+
+async def _tried(
+    handler: Handler, event: Event, store: Store, new_events: Callable[..., list[NewEvent]], retry: RetryPolicy,
+    handlers: Mapping[str, Handler], trial: Trial,
+) -> Shadow:  # fmt: skip
     captured: list[NewEvent] = []
-    shown: Any = _ShadowStore(store, captured)
+    shown: Any = _ShadowStore(store, captured, trial)
     desk = Desk(shown, new_events, asyncio.get_running_loop(), handlers, is_shadow=True)
     row = _row(event)
     threads = ThreadPoolExecutor(1, thread_name_prefix="redrive-shadow")

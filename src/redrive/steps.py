@@ -13,7 +13,7 @@ import asyncio
 import inspect
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -23,7 +23,7 @@ from uuid import UUID
 
 from redrive.errors import ConfigurationError, LeaseLost, PayloadInvalid, StepMisused, StepPending
 from redrive.event import NewEvent
-from redrive.instant import from_micros, iso
+from redrive.instant import instant_of, iso
 from redrive.payload import DEFAULT_LIMITS, Decoder, Limits, check_text, decode, encode
 from redrive.store.base import CYCLE, FENCE, ID, Row, Store
 
@@ -198,10 +198,11 @@ async def steps_of(store: Store, event_id: UUID) -> list[StepRecord]:
 
 
 def _record(row: Mapping[str, Any]) -> StepRecord:
-    values = {each.name: row[each.name] for each in fields(StepRecord)}
+    values = {**{each.name: row[each.name] for each in fields(StepRecord)}, "result": None}
     for name in ("started_at", "ended_at"):
-        values[name] = from_micros(values[name]) if isinstance(values[name], int) else values[name]
-    values["result"] = None if row["result"] is None else decode(row["result"])
+        values[name] = instant_of(values[name])
+    with suppress(PayloadInvalid):  # a step's result is kept by us; a row may be written by anybody
+        values["result"] = None if row["result"] is None else decode(row["result"])
     values["compensation_id"] = None if row["compensation_id"] is None else UUID(str(row["compensation_id"]))
     values["forgotten"] = bool(row["forgotten"])
     return StepRecord(**values)

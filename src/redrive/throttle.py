@@ -22,9 +22,21 @@ from uuid import UUID
 from redrive.clock import Clock
 from redrive.errors import LockHeld
 from redrive.event import THROTTLE
-from redrive.instant import from_micros
+from redrive.instant import instant_of
 from redrive.rate import Rate
-from redrive.store.base import FENCE, GENERATION, ID, PRIORITY, QUEUE, TARGET, Lane, Row, Store, Transaction
+from redrive.store.base import (
+    FENCE,
+    GENERATION,
+    ID,
+    PRIORITY,
+    QUEUE,
+    TARGET,
+    Lane,
+    Row,
+    Store,
+    Transaction,
+    claimed_row,
+)
 
 HELD_SECONDS: Final = 2.0
 """How long the limits of a target are left alone whose row somebody else's transaction holds."""
@@ -292,7 +304,7 @@ async def _pick(
     for name in names:
         if allowed > 0 and name in waiting:
             rows = await tx.run("throttle_take", name=name, session=session, limit=allowed)
-            picked.taken += [tuple(row.values()) for row in rows]
+            picked.taken += [claimed_row(tuple(row.values())) for row in rows]
             allowed -= len(rows)
         mine = come.pop(name, [])
         picked.running += mine[:allowed]
@@ -310,4 +322,4 @@ async def _pick(
 
 
 def _instant(value: Any) -> datetime:
-    return from_micros(value) if isinstance(value, int) else value
+    return instant_of(value)

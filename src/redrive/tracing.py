@@ -10,16 +10,16 @@ into a dictionary and an attempt nothing.
 """
 
 import asyncio
-import json
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
 from redrive.classify import describe
-from redrive.errors import AlreadyHandled, AttemptStopped, KeyInUse, LeaseLost
+from redrive.errors import AlreadyHandled, AttemptStopped, KeyInUse, LeaseLost, PayloadInvalid
 from redrive.event import NewEvent, Options
 from redrive.mask import DEFAULT, Mask
+from redrive.payload import decode_headers
 from redrive.store.base import ATTEMPTS, CORRELATION_ID, CYCLE, HEADERS, ID, PAYLOAD, QUEUE, TARGET, TYPE, Row
 
 _API: Final = "opentelemetry.trace"
@@ -163,8 +163,10 @@ def _origin(api: Any, row: Row) -> tuple[Any, list[Any]]:
 
 
 def _text(headers: str) -> Mapping[str, str]:
-    found: Mapping[str, str] = json.loads(headers)
-    return found
+    try:
+        return decode_headers(headers)
+    except PayloadInvalid:  # deliver says so
+        return {}
 
 
 def _said(row: Row) -> dict[str, Any]:

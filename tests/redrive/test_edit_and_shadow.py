@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
+import psycopg
 import pydantic
 import pytest
 
@@ -133,3 +137,102 @@ async def test_a_handler_that_may_reach_outside_is_not_run_as_a_shadow(app: Redr
     with pytest.raises(Refused, match="outside"):
         await app.shadow(published.id)
     assert calls == [1]
+
+
+@contextmanager
+def _own_connection(url: str) -> Iterator[Any]:
+    if url.startswith("sqlite"):
+        connection: Any = sqlite3.connect(url.removeprefix("sqlite:///"), timeout=30, check_same_thread=False)
+    else:
+        connection = psycopg.connect(url)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+async def _in_transaction(app: Redrive) -> None:
+    async with app.transaction() as tx:
+        await tx.publish("note.made", {})
+
+
+async def _with_lock(app: Redrive) -> None:
+    async with app.locks.hold("import"):
+        pass
+
+
+Way = Callable[[Redrive, Context, Any], Any]
+OUTSIDE: dict[str, Way] = {
+    "once_in": lambda _, ctx, connection: ctx.once_in(connection),
+    "once_in_sync": lambda _, ctx, connection: asyncio.to_thread(ctx.once_in_sync, connection),
+    "publish_in": lambda app, _, connection: app.publish_in(connection, "note.made", {}),
+    "publish_in_sync": lambda app, _, connection: asyncio.to_thread(app.publish_in_sync, connection, "note.made"),
+    "take_in": lambda app, _, connection: app.reservations.take_in(connection, "seat", owner="me"),
+    "publish": lambda app, *_: app.publish("note.made", {}),
+    "publish_many": lambda app, *_: app.publish_many([("note.made", {})]),
+    "publish_sync": lambda app, *_: asyncio.to_thread(app.publish_sync, "note.made", {}),
+    "transaction": lambda app, *_: _in_transaction(app),
+    "store": lambda app, *_: app.store.publish(app.new_events("note.made", {})),
+    "batches": lambda app, *_: app.batches.open("import"),
+    "reservations": lambda app, *_: app.reservations.take("seat", owner="me"),
+    "locks": lambda app, *_: _with_lock(app),
+    "cancel": lambda app, ctx, _: app.cancel(ctx.id, by="me", reason="no"),
+}
+"""Every way of committing something that the documentation shows."""
+
+
+@pytest.mark.req("B1")
+@pytest.mark.parametrize("way", OUTSIDE)
+async def test_a_shadow_refuses_everything_that_would_be_committed_elsewhere(
+    app: Redrive, store_url: str, way: str
+) -> None:
+    tried = False
+
+    @app.handler("order.paid", effects="inside", brake=False)
+    async def ship(order: Order, ctx: Context) -> None:
+        if not tried:
+            raise Rejected("no such order")
+        with _own_connection(store_url) as connection:
+            with suppress(Refused):  # a handler that makes light of it is found out all the same
+                await OUTSIDE[way](app, ctx, connection)
+            connection.commit()
+
+    published = await app.publish("order.paid", {"number": 7}, idempotency_key="i")
+    await app.worker().drain()
+    before = await app.event(published.id), await app.store.counts(), await app.reservations.ls(everything=True)
+    tried = True
+
+    with pytest.raises(Refused, match="a shadow could not roll it back"):
+        await app.shadow(published.id)
+
+    assert (
+        await app.event(published.id),
+        await app.store.counts(),
+        await app.reservations.ls(everything=True),
+    ) == before
+    assert await app.batches.ls() == []
+    plan = await app.plan("type:order.paid", by="ada", unsafe=True)
+    assert (plan.redrive.ready, plan.ineligible) == (1, {})
+    await app.publish("order.placed", {})  # outside a shadow all is as before
+
+
+@pytest.mark.req("B1")
+async def test_a_shadow_may_read_and_use_the_connection_of_its_own_transaction(app: Redrive) -> None:
+    tried = False
+
+    @app.handler("order.paid", effects="inside", brake=False)
+    async def ship(order: Order, ctx: Context) -> None:
+        if not tried:
+            raise Rejected("no such order")
+        assert await app.event(ctx.id) is not None
+        async with ctx.transaction() as tx:
+            await app.publish_in(tx.connection, "note.made", {})
+
+    published = await app.publish("order.paid", {"number": 7})
+    await app.worker().drain()
+    tried = True
+
+    shadow = await app.shadow(published.id)
+
+    assert shadow.would == "succeed"
+    assert len(await app.events()) == 1

@@ -211,7 +211,7 @@ def a_path(rnd: random.Random, held: Any) -> tuple[tuple[str | int, ...], Any]:
 # --- the bare tables ---
 
 Query = Callable[[Statement, dict[str, Any]], Awaitable[list[Any]]]
-COLUMNS = [each.name for each in fields(Batched)]
+COLUMNS = [each.name for each in fields(Batched) if each.name != "unreadable"]  # said of a row, not stored in it
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,11 +85,81 @@ async def test_a_publish_from_sql_stands_and_falls_with_its_transaction(
     assert await app.events() == []
 
 
-async def test_a_wrong_priority_is_refused_by_the_database(app: Redrive, psql: psycopg.Connection[Any]) -> None:
-    with pytest.raises(psycopg.errors.CheckViolation):
-        psql.execute("select redrive.publish('t', '1', p_priority => 9::smallint)")
+@pytest.mark.req("A7")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("'t', '1', p_priority => 9::smallint", "priority must be one of 0 (high), 1 (normal), 2 (low), 3"),
+        ("'t', '1', p_generation => -1", "generation must be a whole number from 0 to 9223372036854775807"),
+        ("'t', null", "payload is NULL"),
+        ("'t', repeat('9', 5000)::json", "payload is an integer of more than 4,200 digits; send a string"),
+        ("'t', ('[' || repeat('9', 5000) || ']')::json", "payload is an integer of more than 4,200 digits"),
+        ("'t', (repeat('[', 3000) || repeat(']', 3000))::json", "payload is nested deeper than 64 levels; flatten it"),
+        ("'t', (repeat('[', 65) || repeat(']', 65))::json", "payload is nested deeper than 64 levels; flatten it"),
+        ("'t', to_json(repeat('x', 1048575))", "payload takes 1,048,577 bytes as JSON, at most 1,048,576 are allowed"),
+        ("""'t', '{"a": "\\u0000"}'""", "payload contains a NUL character, which no database stores as text"),
+        ("""'t', '["\\ud800"]'""", "payload contains a lone surrogate, which is not Unicode text; decode it properly"),
+        ("""'t', '{"a": 1, "b": {"c": 1, "c": 2}}'""", "payload has a key twice in one object; send it once"),
+        ("'t', '1e400'", "payload has the number 1e400, which a double does not hold exactly; send a string"),
+        ("'t', '[9007199254740993.0]'", "payload has the number 9007199254740993.0, which a double does not hold"),
+        ("'', '1'", "type is empty"),
+        ("null, '1'", "type is empty"),
+        ("E'a\\nb', '1'", "type contains a control character"),
+        ("repeat('t', 256), '1'", "type has 256 characters, at most 255 are allowed"),
+        ("'t', '1', p_queue => ''", "queue is empty"),
+        ("'t', '1', p_target => E'\\x1b'", "target contains a control character"),
+        ("'t', '1', p_source => repeat('s', 256)", "source has 256 characters, at most 255 are allowed"),
+        ("'t', '1', p_retry_key => repeat('k', 513)", "retry_key has 513 characters, at most 512 are allowed"),
+        ("'t', '1', p_ordering_key => repeat('k', 1000)", "ordering_key has 1,000 characters, at most 512 are allowed"),
+        ("'t', '1', p_headers => '[1]'", "headers must be an object, not a array"),
+        ("'t', '1', p_headers => '{\"a\": 1}'", "headers must be strings: headers.a is not"),
+        ("'t', '1', p_headers => '{\"\": \"b\"}'", "headers have an empty name"),
+        ("'t', '1', p_headers => '{\"a\": \"b\", \"a\": \"c\"}'", "headers has a key twice"),
+        ("'t', '1', p_headers => json_build_object('a', repeat('x', 16384))", "headers takes 16,"),
+        ("'t', '1', p_delay => '101 years'", "delay must be at most 100 years"),
+    ],
+)  # fmt: skip
+async def test_sql_refuses_what_python_refuses(
+    app: Redrive, psql: psycopg.Connection[Any], arguments: str, said: str
+) -> None:
+    with pytest.raises(psycopg.Error) as refused:
+        psql.execute(f"select redrive.publish({arguments})")
 
+    assert refused.value.sqlstate == "RD400"
+    assert said in str(refused.value)
     assert await app.events() == []
+
+
+@pytest.mark.req("A7")
+async def test_what_sql_takes_comes_back_as_it_went(app: Redrive, psql: psycopg.Connection[Any]) -> None:
+    taken = {
+        '{"a": ["{", "}", ":\\"[", "\\\\"], "b:": {"a": 1}}': {"a": ["{", "}", ':"[', "\\"], "b:": {"a": 1}},
+        "9" * 4_200: int("9" * 4_200),
+        "[" * 64 + "]" * 64: None,
+        "[0.1, 1e23, 0.10000000000000001, -2.5E-3, 12345678901234567890]": [
+            0.1,
+            1e23,
+            0.1,
+            -0.0025,
+            12345678901234567890,
+        ],
+        '"\\ud83d\\ude00 1e400 9007199254740993.0"': "\U0001f600 1e400 9007199254740993.0",
+    }
+    for text, value in taken.items():
+        event_id = only(psql.execute("select redrive.publish('t', %s::json)", (text,)))
+        event = await found(app, event_id)
+        assert event.unreadable is None
+        assert value in (event.payload, None)
+
+
+async def test_an_administrator_may_allow_larger_payloads(app: Redrive, psql: psycopg.Connection[Any]) -> None:
+    psql.execute("set redrive.max_bytes = 2000000")
+    psql.execute("set redrive.max_depth = 100")
+
+    psql.execute("select redrive.publish('t', to_json(repeat('x', 1500000)))")
+    psql.execute("select redrive.publish('t', (repeat('[', 90) || repeat(']', 90))::json)")
+
+    assert len(await app.events()) == 2
 
 
 async def test_ids_made_in_sql_are_of_this_moment_and_all_different(psql: psycopg.Connection[Any]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
 
@@ -532,6 +533,60 @@ async def test_publishing_into_a_foreign_database_is_refused_where_nobody_would_
         with sqlite3.connect(":memory:") as connection, pytest.raises(ConfigurationError, match=r"url=…"):
             await app.publish_in(connection, "order.paid", {"order": 7})
         connection.close()
+
+
+@pytest.mark.parametrize("way", ["once_in", "once_in_sync", "take_in", "close_in"])
+async def test_a_handler_in_a_harness_in_memory_writes_nothing_into_a_real_database(sqlite_url: str, way: str) -> None:
+    app = Redrive(sqlite_url)
+    async with app:
+        await app.publish("real", {})
+
+    @app.handler("order.paid", retry=RetryPolicy(max_attempts=1))
+    async def ship(order: dict[str, Any], ctx: Context) -> None:
+        connection = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), check_same_thread=False)
+        try:
+            if way == "once_in":
+                await ctx.once_in(connection)
+            elif way == "once_in_sync":
+                await asyncio.to_thread(ctx.once_in_sync, connection)
+            elif way == "take_in":
+                await app.reservations.take_in(connection, "seat", owner="me")
+            else:
+                await app.batches.close_in(connection, ctx.id)
+            connection.commit()
+        finally:
+            connection.close()
+
+    for _ in range(2):
+        async with Harness(app) as h:
+            await app.publish("order.paid", {"order": 7})
+            ran = await h.run_due()
+            assert (ran.dead_lettered, type(ran[0].error)) == (1, ConfigurationError)
+            assert "Harness(app, url=…)" in str(ran[0].error)
+
+    with sqlite3.connect(sqlite_url.removeprefix("sqlite:///")) as real:
+        assert real.execute("select count(*) from redrive_event_handled").fetchone() == (0,)
+        assert real.execute("select count(*) from redrive_reservation").fetchone() == (0,)
+    real.close()
+
+
+async def test_ids_in_a_database_of_its_own_are_new_in_each_run(tmp_path: Path) -> None:
+    app, seen = Redrive("sqlite:///:memory:"), []
+
+    @app.handler("order.paid")
+    async def ship(order: dict[str, Any], ctx: Context) -> None:
+        seen.append(ctx.id)
+
+    for name in ("one", "two"):
+        async with Harness(app, url=f"sqlite:///{tmp_path / name}.db") as h:
+            await app.publish("order.paid", {})
+            await h.run_due()
+    for _ in range(2):
+        async with Harness(app) as h:
+            await app.publish("order.paid", {})
+            await h.run_due()
+
+    assert len(set(seen)) == 3  # in memory nothing outlives a run, and the ids are those of the seed
 
 
 async def test_on_a_database_of_its_own_the_harness_sees_what_was_published_in_a_transaction(store_url: str) -> None:

@@ -15,7 +15,7 @@ from redrive.app import Redrive
 from redrive.errors import EventNotFound, NeedsApproval, Refused
 from redrive.event import Event, Published, Status
 from redrive.group import Group
-from redrive.instant import from_micros
+from redrive.instant import instant_of
 from redrive.operate import views
 from redrive.operate.auth import is_agent
 from redrive.operations import UNCHANGED
@@ -179,7 +179,7 @@ async def matched(app: Redrive, verb: ManyVerb, selection: str) -> Matched:
         (row,) = await app.store.ask("live_count", clauses=clauses, **values)
     else:
         (row,) = await app.store.ask("dead_letters_count", clauses=clauses, discarded=discarded, **values)
-    until = from_micros(row["now"]) if isinstance(row["now"], int) else row["now"]
+    until = instant_of(row["now"])
     return Matched(wanted, row["n"], until)
 
 

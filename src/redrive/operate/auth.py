@@ -20,7 +20,7 @@ from uuid import UUID
 from redrive.app import Redrive
 from redrive.duration import span
 from redrive.errors import ConfigurationError, NotFound, RedriveError, Refused, StoreUnavailable
-from redrive.instant import from_micros, iso
+from redrive.instant import instant_of, iso
 from redrive.logs import log
 from redrive.replay import check_actor
 
@@ -334,7 +334,7 @@ def _hash(secret: str) -> str:
 def _token(row: Mapping[str, Any]) -> Token:
     values = {name: row[name] for name in Token.__dataclass_fields__}
     for name in ("created_at", "expires_at", "last_used_at", "revoked_at", "now"):
-        values[name] = from_micros(values[name]) if isinstance(values[name], int) else values[name]
+        values[name] = instant_of(values[name])
     values["id"] = UUID(str(row["id"]))
     values["role"] = Role(row["role"])
     return Token(**values)

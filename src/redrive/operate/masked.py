@@ -21,7 +21,6 @@ from redrive.operate import views
 from redrive.operate.auth import Caller, Forbidden, Permission
 from redrive.operate.views import GroupStory, Report, Standing, Step, entry_json, group_json, plain, skew_json
 from redrive.ordering import HeldKey
-from redrive.payload import decode
 from redrive.redrive import Redriving
 from redrive.replay import check_reason
 from redrive.selection import Selection
@@ -49,10 +48,15 @@ def event(app: Redrive, found: Event) -> dict[str, Any]:
     return told
 
 
+def unread(found: Event) -> str | None:
+    """Say in a line that a row cannot be read, and why; None for all others."""
+    return None if found.unreadable is None else f"unreadable: {found.unreadable}"
+
+
 def event_line(app: Redrive, found: Event) -> dict[str, Any]:
     """Show one event in a list: without what may be large."""
     told = {name: value for name, value in found.to_json().items() if name not in _BULKY}
-    line = (found.last_error or "").partition("\n")[0]
+    line = unread(found) or (found.last_error or "").partition("\n")[0]
     told["error"] = app.mask.text(line, secrets_of(app, found))[:_LONGEST_LINE] or None
     return told
 
@@ -231,7 +235,7 @@ async def _secrets(app: Redrive, ids: Iterable[UUID | str]) -> dict[str, set[str
     """Collect what is secret in each of these events, by id; what is gone has no secrets any more."""
     wanted = sorted({str(each) for each in ids})
     rows = await app.store.ask("payloads", ids=wanted) if wanted else []
-    return {str(row["id"]): app.mask.secrets(decode(row["payload"]), decode(row["headers"])) for row in rows}
+    return {str(row["id"]): app.mask.stored_secrets(row["payload"], row["headers"]) for row in rows}
 
 
 def entry(app: Redrive, found: TrailEntry, secrets: Iterable[str] = ()) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from redrive.app import Redrive
 from redrive.dependency import Dependency, Kind, State, standing
 from redrive.event import THROTTLE
 from redrive.group import Group
-from redrive.instant import from_micros
+from redrive.instant import instant_of
 from redrive.operate import views
 from redrive.redrive import Redriving
 from redrive.store.base import Session
@@ -175,4 +175,4 @@ def _since(before: Pulse | None, dead_lettered: int, now: datetime) -> float | N
 
 
 def _instant(value: Any) -> datetime:
-    return from_micros(value) if isinstance(value, int) else value
+    return instant_of(value)

@@ -20,7 +20,7 @@ from redrive.dependency import Dependency
 from redrive.errors import EventNotFound, NotFound, RedriveError
 from redrive.event import Event, FailureCycle, Status, TrailEntry
 from redrive.group import Group, Skew, skew
-from redrive.instant import from_micros, iso
+from redrive.instant import instant_of, iso
 from redrive.operate.edit import Difference, differences
 from redrive.payload import decode
 from redrive.redrive import Plan, Redriving, redriving_from
@@ -367,7 +367,7 @@ async def chain_of_trail(app: Redrive, chain: str, *, before: int | None, limit:
         TrailEntry(
             **{
                 **row,
-                "at": from_micros(row["at"]) if isinstance(row["at"], int) else row["at"],
+                "at": instant_of(row["at"]),
                 "event_id": None if row["event_id"] is None else UUID(str(row["event_id"])),
             }
         )
@@ -519,7 +519,7 @@ def _item(row: Mapping[str, Any]) -> Item:
     values = dict(row)
     values["event_id"] = UUID(str(row["event_id"]))
     for name in ("released_at", "ended_at"):
-        values[name] = from_micros(row[name]) if isinstance(row[name], int) else row[name]
+        values[name] = instant_of(row[name])
     return Item(**values)
 
 

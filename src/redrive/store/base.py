@@ -8,19 +8,19 @@ Claimed rows stay what the driver gave (a tuple-like sequence): no object is mad
 The places in such a row are the constants below.
 """
 
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, Protocol
-from uuid import UUID
+from uuid import NAMESPACE_OID, UUID, uuid5
 
 from redrive.clock import Clock
-from redrive.errors import SchemaMissing, SchemaTooNew
+from redrive.errors import PayloadInvalid, SchemaMissing, SchemaTooNew
 from redrive.event import Event, FailureCycle, NewEvent, Published, Settlement, Status, TrailEntry
-from redrive.instant import from_micros
+from redrive.instant import instant_of
+from redrive.payload import Garbled, decode, decode_headers
 from redrive.store.connections import Use
 from redrive.store.sql import Clauses
 
@@ -266,6 +266,10 @@ class Store(Protocol):
     async def check_schema(self) -> None: ...
     async def migrate(self, *, to: int | None = None) -> list[str]: ...
 
+    def check_connection(self, connection: Any, what: str) -> None:
+        """Refuse a connection of the caller's that cannot lead to this database."""
+        ...
+
     async def publish(self, events: Sequence[NewEvent]) -> list[Published]: ...
     async def deliver_with(self, event_id: Any, fence: int, events: Sequence[NewEvent]) -> bool:
         """End an event as delivered and publish its follow-ups, in one commit; ``False``: the lease was lost."""
@@ -365,24 +369,140 @@ def judge_schema(place: str, found: int, needs: int, newest: int) -> None:
         raise SchemaMissing(f"{place} has schema version {found} of {newest}: run `redrive migrate`")
 
 
+# --- reading rows, whoever wrote them ---
+
+
+class Unreadable(str):
+    """Stands for the payload of a claimed row that cannot be read, and says why."""
+
+    __slots__ = ()
+
+
+def id_of(stored: Any) -> UUID:
+    """Return the id of an event; text that is no id, which SQLite takes from anybody, gets one made of it."""
+    try:
+        return stored if isinstance(stored, UUID) else UUID(str(stored))
+    except ValueError:
+        return uuid5(NAMESPACE_OID, repr(stored))
+
+
+class _Reader:
+    """Reads the columns of one row, and remembers those that cannot be read.
+
+    The one guard between the database and everybody who looks at events. What a column should hold is promised by
+    publish and settle, but anybody with SQL can write into it, and on SQLite anything at all.
+    """
+
+    __slots__ = ("wrong",)
+
+    def __init__(self) -> None:
+        self.wrong: list[str] = []
+
+    def read(self, name: str, value: Any) -> Any:
+        """Return the value of a column; what stands in for it when that cannot be read."""
+        how, instead = _COLUMNS.get(name, _TEXT)
+        try:
+            return how(value)
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            said = str(error) if isinstance(error, PayloadInvalid) else f"cannot be read: {type(error).__name__}"
+            self.wrong.append(f"{name} {said}")
+        return instead(value) if callable(instead) else instead
+
+    @property
+    def reason(self) -> str | None:
+        return "; ".join(self.wrong) or None
+
+
+def _text(value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise PayloadInvalid(f"is {type(value).__name__}, not text")
+    if type(value) is Garbled:
+        raise PayloadInvalid("is not UTF-8")
+    return value
+
+
+def _clean(value: Any) -> str:
+    """Write something that is no text so that it can be shown."""
+    shown = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return str(shown)[:_MOST_SHOWN]
+
+
+def _whole(value: Any) -> int | None:
+    if value is None or isinstance(value, int):
+        return value
+    raise PayloadInvalid(f"is {type(value).__name__}, not a whole number")
+
+
+def _instant(value: Any) -> datetime | None:
+    if value is not None and not isinstance(value, datetime | int):
+        raise PayloadInvalid(f"is {type(value).__name__}, not an instant")
+    return instant_of(value)
+
+
+def _uuid(value: Any) -> UUID | None:
+    return None if value is None else UUID(str(value))
+
+
+def _flag(value: Any) -> bool | None:
+    return None if value is None else bool(value)
+
+
+def _history(value: Any) -> tuple[FailureCycle, ...]:
+    return tuple(FailureCycle.from_json(cycle) for cycle in decode(value))
+
+
+_MOST_SHOWN: Final = 8_192
+_NEVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TEXT: Final = (_text, _clean)
+_COLUMNS: Final[Mapping[str, tuple[Callable[[Any], Any], Any]]] = {
+    "id": (lambda value: UUID(str(value)), id_of),
+    "payload": (decode, None),
+    "headers": (decode_headers, lambda _: {}),
+    "failure_history": (_history, ()),
+    "status": (Status, Status.FAILED),
+    "session_id": (_uuid, None),
+    "batch_id": (_uuid, None),
+    "degraded": (bool, False),
+    "safe_to_retry": (_flag, None),
+    **dict.fromkeys(("due_at", "created_at"), (_instant, _NEVER)),
+    **dict.fromkeys(("first_failed_at", "ended_at", "deleted_at", "deadline_at"), (_instant, None)),
+    **dict.fromkeys(
+        ("priority", "attempts", "lost_count", "fence", "generation", "cycle", "steps_from", "deferred_count"),
+        (_whole, 0),
+    ),
+    "max_attempts": (_whole, None),
+}
+
+
 def event_from(row: Mapping[str, Any]) -> Event:
-    """Build the read view of an event from a row of either store that has ``EVENT_COLUMNS``."""
+    """Build the read view of an event from a row of either store that has ``EVENT_COLUMNS``. Never fails.
 
-    def instant(value: Any) -> Any:
-        return from_micros(value) if isinstance(value, int) else value
+    What cannot be read is empty, and ``unreadable`` says which columns that are.
+    """
+    reader = _Reader()
+    values = {name: reader.read(name, row[name]) for name in EVENT_COLUMNS}
+    return Event(**values, unreadable=reader.reason)
 
-    values = {name: row[name] for name in EVENT_COLUMNS}
-    history = values["failure_history"]
-    values.update(
-        id=UUID(str(row["id"])),
-        session_id=None if row["session_id"] is None else UUID(str(row["session_id"])),
-        degraded=bool(row["degraded"]),
-        batch_id=None if row["batch_id"] is None else UUID(str(row["batch_id"])),
-        payload=json.loads(row["payload"]),
-        headers=json.loads(row["headers"]),
-        status=Status(row["status"]),
-        safe_to_retry=None if row["safe_to_retry"] is None else bool(row["safe_to_retry"]),
-        failure_history=tuple(FailureCycle.from_json(cycle) for cycle in json.loads(history)),
-        **{name: instant(row[name]) for name in EVENT_COLUMNS if name.endswith("_at")},
-    )
-    return Event(**values)
+
+_ROW_COLUMNS: Final = (
+    "id", "fence", "target", "attempts", "lost_count", "payload", "type", "queue", "priority", "due_at",
+    "source", "subject", "headers", "idempotency_key", "retry_key", "correlation_id", "causation_id",
+    "ordering_key", "generation", "cycle", "created_at", "deadline_at",
+)  # fmt: skip
+
+
+def claimed_row(row: Row) -> Row:
+    """Return a claimed row of SQLite so that every part of a worker can go on with it.
+
+    A column that cannot be read is empty, and the payload says so (``Unreadable``): deliver makes a dead letter of it.
+    """
+    reader = _Reader()
+    values = list(row)
+    for place, name in enumerate(_ROW_COLUMNS):
+        known = len(reader.wrong)
+        read = reader.read(name, values[place])
+        if len(reader.wrong) > known and place != ID:  # by its id it is settled, whatever that is
+            values[place] = 0 if isinstance(read, datetime) else read
+    if reader.reason is not None:
+        values[PAYLOAD], values[HEADERS] = Unreadable(reader.reason), "{}"
+    return tuple(values)

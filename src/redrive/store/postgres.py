@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import astuple
-from datetime import datetime
+from datetime import UTC, date, datetime, timedelta
 from operator import itemgetter
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -85,6 +85,11 @@ T = TypeVar("T")
 
 _MIGRATION_LOCK: Final = 0x7265_6472_6976_65  # "redrive"
 _TRAIL_PAGE: Final = 5_000
+_INSTANT: Final = "timestamptz"
+_INSTANT_OID: Final = 1184
+_SERVER_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
+_EARLIEST: Final = (datetime(1, 1, 2, tzinfo=UTC) - _SERVER_EPOCH) // timedelta(microseconds=1)
+_LATEST: Final = (datetime(9999, 12, 30, tzinfo=UTC) - _SERVER_EPOCH) // timedelta(microseconds=1)
 _FIRST_OWN_TYPE: Final = 10_000  # ids below are given by hand, and kept from version to version
 
 # Whoever has waited for a lock looks again at what others have written: all of it relies on that, whatever the server's
@@ -208,6 +213,11 @@ class _Connection(asyncpg.Connection):
     schema: str
     _types: ClassVar[dict[frozenset[int], Any]] = {}
 
+    async def _introspect_type(self, typename: str, schema: str) -> Any:
+        if typename == _INSTANT:
+            return {"oid": _INSTANT_OID, "kind": b"b", "elemtype": 0}
+        return await super()._introspect_type(typename, schema)  # type: ignore[misc]
+
     async def _introspect_types(self, typeoids: Iterable[int], timeout: float | None) -> tuple[Any, Any]:  # noqa: ASYNC109
         wanted = frozenset(typeoids)
         if wanted in self._types:
@@ -280,6 +290,10 @@ class PostgresStore:
             connection_class=_Connection if self._pooled else _OwnConnection,
         )  # fmt: skip
         connection.schema = self.schema
+        if not hot:  # a turn reads none but those that its statement has looked at
+            await connection.set_type_codec(
+                _INSTANT, schema="pg_catalog", format="tuple", encoder=_to_server, decoder=_from_server
+            )
         if not self._pooled:
             try:
                 await connection.execute(_EVERYWHERE + (f"{_PLANNER} set lock_timeout = '{_TURN_WAIT}'" if hot else ""))
@@ -370,6 +384,9 @@ class PostgresStore:
             return await self._run(job)
 
     # Publish, and transactions of handlers
+
+    def check_connection(self, connection: Any, what: str) -> None:
+        """Nothing to refuse: where a connection leads is known to its owner alone."""
 
     async def publish(self, events: Sequence[NewEvent]) -> list[Published]:
         with translating(self._place):
@@ -1222,6 +1239,17 @@ def _without_options(url: str) -> tuple[str, dict[str, str]]:
     theirs = [(name, value) for name, value in pairs if name not in ours]
     check.choice(ours.get("pooler", "session"), "?pooler=", ("session", "transaction"))
     return urlunsplit(parts._replace(query=urlencode(theirs))), ours
+
+
+def _from_server(micros: tuple[int]) -> datetime:
+    """Read an instant. Those that Python does not have (infinity, years before 1 and after 9999) are the nearest."""
+    return _SERVER_EPOCH + timedelta(microseconds=min(max(micros[0], _EARLIEST), _LATEST))
+
+
+def _to_server(at: date) -> tuple[int]:
+    """Write an instant; one without a time zone is in local time, as everywhere in the driver."""
+    instant = at if isinstance(at, datetime) else datetime(at.year, at.month, at.day)  # noqa: DTZ001 - see above
+    return ((instant.astimezone(UTC) - _SERVER_EPOCH) // timedelta(microseconds=1),)
 
 
 def _same(at: datetime) -> datetime:

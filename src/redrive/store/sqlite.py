@@ -59,16 +59,18 @@ from redrive.store.base import (
     Row,
     Session,
     Turn,
+    claimed_row,
     current_chain,
     edited_meanwhile,
     event_from,
+    id_of,
     judge_schema,
     replayed_meanwhile,
 )
 from redrive.store.connections import Use, timeout_stopped
 from redrive.store.rows import SQLITE_ORDER, published_from, sqlite_row
 from redrive.store.sql import FIRST_ROLLING, SCHEMA, Clauses, Statement, load, migrations, needs, with_clauses
-from redrive.store.writer import GO_ON, ROLLED_BACK, Connection, Writer, own, schema_of, translated
+from redrive.store.writer import GO_ON, ROLLED_BACK, Connection, Writer, own, schema_of, tolerant, translated
 from redrive.trail import entry_hash
 
 T = TypeVar("T")
@@ -78,6 +80,7 @@ _TRAIL_PAGE: Final = 5_000
 _GRACE_SECONDS: Final = 1.0  # a heartbeat that waits for the file gets it within milliseconds, and within 0.5 s anew
 
 _IN_ORDER: Final = itemgetter(DUE_AT)
+_IS_ODD: Final = 23  # in a claimed row: whether a column may hold something else than it should
 
 
 def _sql(connection: sqlite3.Connection, verb: str) -> Statement:
@@ -201,6 +204,7 @@ class SqliteStore:
         try:
             if self._reader is None:
                 self._reader = self._connect(query_only=True)
+                self._reader.text_factory = tolerant
             return job(self._reader)
         except sqlite3.Error as error:
             raise translated(error) from error
@@ -273,6 +277,15 @@ class SqliteStore:
         return True
 
     # Publish, and transactions of handlers
+
+    def check_connection(self, connection: Any, what: str) -> None:
+        """Refuse every connection but ours to a database in memory: any other leads to another database."""
+        if self._memory and connection is not self.writer.connection:
+            message = (
+                f"{what} writes into the database of its connection, and not into this one, which is in memory: in a"
+                " test give the harness a fresh database, Harness(app, url=…), and let your code connect to that"
+            )
+            raise ConfigurationError(message)
 
     async def publish(self, events: Sequence[NewEvent]) -> list[Published]:
         published = await self.writer.do(lambda connection, now: publish_rows(connection, events, now))
@@ -418,7 +431,7 @@ class SqliteStore:
                 "session": str(session_id),
                 "base": int(base_seconds * 1e6),
             }
-            rows = connection.execute(_sql(connection, "sweep").text, values).fetchall()
+            rows = [claimed_row(row) for row in connection.execute(_sql(connection, "sweep").text, values).fetchall()]
             entries = [
                 (
                     row[ID],
@@ -697,7 +710,9 @@ class SqliteClaims:
                 "now": now,
                 "want": want - len(claimed),
             }
-            claimed += sorted(connection.execute(text, values).fetchall(), key=_IN_ORDER)
+            found = sorted(connection.execute(text, values).fetchall(), key=_IN_ORDER)
+            odd = connection.text_factory is not str
+            claimed += [claimed_row(row) if odd or row[_IS_ODD] else row for row in found]
             if len(claimed) >= want:
                 break
         # One that was in flight and comes back behind another that waited for it: that one is first now.
@@ -1197,10 +1212,8 @@ def _event(row: Row) -> Event:
 
 
 def _entry(row: Row) -> TrailEntry:
-    chain, seq, at, event_id, kind, source, actor, detail, digest = row
-    return TrailEntry(
-        chain, seq, from_micros(at), UUID(event_id) if event_id else None, kind, source, actor, detail, digest
-    )
+    chain, seq, at, of, kind, source, actor, detail, digest = row
+    return TrailEntry(chain, seq, from_micros(at), id_of(of) if of else None, kind, source, actor, detail, digest)
 
 
 def _version_of(connection: sqlite3.Connection) -> int:

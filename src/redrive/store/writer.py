@@ -18,6 +18,7 @@ from typing import Any, Final
 from redrive.clock import Clock
 from redrive.errors import ConfigurationError, RedriveError, StoreFull, StoreReadOnly, StoreUnavailable
 from redrive.instant import to_micros
+from redrive.payload import Garbled
 from redrive.store.refusal import refusal
 from redrive.store.sql import SCHEMA, in_schema, load
 
@@ -80,6 +81,7 @@ class Writer:
         self.connection = connection
         self.pen = threading.Lock()
         self.borrower: object | None = None  # the transaction that has the connection
+        self._has_met_odd_text = False
         self._clock = clock
         self._busy_seconds = busy_seconds
         self._orders: SimpleQueue[_Order | None] = SimpleQueue()
@@ -118,12 +120,15 @@ class Writer:
 
     def lend(self) -> None:
         """Note that this task, and every task it starts, has the connection that was borrowed."""
+        self.connection.text_factory = tolerant  # what it did so far could not be repeated
         self.borrower = object()
         _mine.set(self.borrower)
 
     def give_back(self) -> None:
         """Roll back what the borrower has not committed, and let others write."""
         self._roll_back_quietly()
+        if not self._has_met_odd_text:
+            self.connection.text_factory = str
         self.borrower = None
         self.pen.release()
 
@@ -255,6 +260,10 @@ class Writer:
             self.commit(now, before)
         except BaseException as error:  # noqa: BLE001 - whatever it was, every caller must hear of it
             self._roll_back_quietly()
+            if is_undecodable(error) and not self._has_met_odd_text:
+                self._has_met_odd_text, self.connection.text_factory = True, tolerant
+                self._write(group)  # nothing of it has been written
+                return
             for order in group:
                 order.error = order.error or translated(error)
 
@@ -274,8 +283,8 @@ class Writer:
         try:
             order.result = order.job(self.connection, now)
         except BaseException as error:
-            if not self.connection.in_transaction:
-                raise  # SQLite itself rolled everything back (disk full, I/O error)
+            if not self.connection.in_transaction or is_undecodable(error):
+                raise  # SQLite itself rolled everything back (disk full, I/O error), or all of it is to be repeated
             self.connection.execute("rollback to job")
             order.error = translated(error)
         self.connection.execute("release job")
@@ -297,6 +306,19 @@ class Writer:
 def _deliver_all(orders: list[_Order]) -> None:
     for order in orders:
         order.deliver()
+
+
+def tolerant(text: bytes) -> str:
+    """Read text that may not be UTF-8, which SQLite takes from anybody; costs 0.2 µs a text."""
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        return Garbled(text.decode(errors="replace"))
+
+
+def is_undecodable(error: BaseException) -> bool:
+    """Say whether a row holds text that is not UTF-8, which the driver gives to nobody unless told otherwise."""
+    return isinstance(error, sqlite3.OperationalError) and str(error).startswith("Could not decode to UTF-8")
 
 
 def translated(error: BaseException) -> BaseException:

@@ -17,7 +17,7 @@ from redrive.duration import span
 from redrive.duty import Duty, Tick
 from redrive.errors import ConfigurationError, Refused, StoreUnavailable
 from redrive.event import NewEvent
-from redrive.instant import from_micros, iso
+from redrive.instant import instant_of, iso
 from redrive.logs import log
 from redrive.store.base import Ages, Store
 from redrive.transport.base import Broker, Destination, Inlet, Link, LinkState, Mode
@@ -294,4 +294,4 @@ def _standing(row: Mapping[str, Any], unsent: Mapping[str, Mapping[str, Any]]) -
 
 
 def _instant(value: Any) -> datetime | None:
-    return from_micros(value) if isinstance(value, int) else value
+    return instant_of(value)

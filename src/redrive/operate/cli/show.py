@@ -168,7 +168,8 @@ def tries(event: Event) -> str:
 
 def error_line(event: Event) -> str:
     """Say the error in one line."""
-    return one_line(said(event.last_error or ""), _ERROR_LENGTH)
+    unread = "" if event.unreadable is None else f"unreadable: {event.unreadable}"
+    return one_line(unread or said(event.last_error or ""), _ERROR_LENGTH)
 
 
 def said(error: str) -> str:
@@ -245,6 +246,8 @@ def facts_sheet(facts: Iterable[tuple[str, str | Text | None]]) -> RenderableTyp
 def event_sheet(event: Event, now: datetime, steps: Sequence[StepRecord] = ()) -> RenderableType:
     """Draw everything about one event."""
     parts: list[RenderableType] = [facts_sheet(_facts(event, now))]
+    if event.unreadable is not None:
+        parts += [Text("\nunreadable", style="dim"), _indented(Text(clean(event.unreadable), style="red"))]
     if event.last_error:
         parts += [Text("\nlast error", style="dim"), _indented(Text(clean(event.last_error.rstrip()), style="red"))]
     if steps:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from redrive.app import Redrive
-from redrive.instant import from_micros
+from redrive.instant import instant_of
 from redrive.operate.console.draw import Bars, bars
 from redrive.operate.console.words import brief, span
 
@@ -40,7 +40,7 @@ def _reckoned(row: dict[str, Any], low: datetime) -> float:
     reached = row["reached"]
     if reached is None:
         return float(row["n"])
-    at = from_micros(reached) if isinstance(reached, int) else reached
+    at = instant_of(reached)
     return float(row["n"]) * _MINUTE / max(0.001, (at - low).total_seconds())
 
 

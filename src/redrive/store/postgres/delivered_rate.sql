@@ -1,6 +1,6 @@
 -- Delivered rate: how many events ended within the last seconds, of the latest so many, and since when.
 select count(*) as ended,
-       extract(epoch from coalesce(:now::timestamptz, clock_timestamp()) - min(x.ended_at))::float8 as seconds
+       extract(epoch from coalesce(:now::timestamptz, clock_timestamp()) - min(greatest(x.ended_at, 'epoch')))::float8 as seconds
 from (select ended_at from redrive.outbox
       where status in ('delivered', 'cancelled')
         and ended_at > coalesce(:now::timestamptz, clock_timestamp()) - make_interval(secs => :window::float8)

@@ -1,6 +1,6 @@
 -- Depths: how many events wait in each queue, counted up to 10,001 a lane, and for how long the oldest of them is due.
 select l.queue, sum(c.n)::bigint as waiting,
-       max(extract(epoch from coalesce(:now::timestamptz, clock_timestamp()) - f.due_at))::float8 as oldest_due_seconds
+       max(extract(epoch from coalesce(:now::timestamptz, clock_timestamp()) - greatest(f.due_at, 'epoch')))::float8 as oldest_due_seconds
 from redrive.waiting_lane l
 cross join lateral (
     select count(*) as n from (select from redrive.outbox o where o.status = 'pending' and o.queue = l.queue

@@ -1,6 +1,6 @@
 -- Due types: of the oldest events of each lane that are due, how many there are of each type.
 select l.queue, f.type, count(*) as due,
-       max(extract(epoch from coalesce(:now::timestamptz, clock_timestamp()) - f.due_at))::float8 as oldest_due_seconds
+       max(extract(epoch from coalesce(:now::timestamptz, clock_timestamp()) - greatest(f.due_at, 'epoch')))::float8 as oldest_due_seconds
 from redrive.waiting_lane l
 cross join lateral (
     select o.type, o.due_at from redrive.outbox o

@@ -10,7 +10,7 @@ select
                                  limit 10001) x) as failed,
     (select count(*) from (select 1 from redrive.outbox where status = 'delivered' order by ended_at limit 10001) x) as delivered,
     (select count(*) from redrive.session where ended_at is null and lease_until > clock_timestamp()) as workers,
-    (select extract(epoch from clock_timestamp() - min(first.due_at))::float8 from redrive.waiting_lane l cross join lateral (
+    (select extract(epoch from clock_timestamp() - min(greatest(first.due_at, 'epoch')))::float8 from redrive.waiting_lane l cross join lateral (
          select o.due_at from redrive.outbox o
          where o.status = 'pending' and o.queue = l.queue and o.priority = l.priority and o.generation = l.generation
          order by o.due_at limit 1) first

@@ -3,7 +3,7 @@
 select s.within, count(*) filter (where f.attempts > 0) as retries, count(*) filter (where f.attempts = 0) as others
 from redrive.waiting_lane l
 cross join lateral (
-    select o.attempts, extract(epoch from o.due_at - coalesce(:now::timestamptz, clock_timestamp())) as seconds
+    select o.attempts, extract(epoch from least(o.due_at, '9999-12-30 00:00:00+00') - coalesce(:now::timestamptz, clock_timestamp())) as seconds
     from redrive.outbox o
     where o.status = 'pending' and o.queue = l.queue and o.priority = l.priority and o.generation = l.generation
       and o.due_at > coalesce(:now::timestamptz, clock_timestamp())

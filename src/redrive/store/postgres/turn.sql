@@ -29,7 +29,10 @@ with moment as materialized (
     cross join lateral (
         select p.id, p.ordering_key, p.queue, p.priority, p.generation, p.due_at from redrive.outbox p
         where p.status = 'pending' and p.queue = lane.queue and p.priority = lane.priority
-          and p.generation = lane.generation and p.due_at >= lane.start and p.due_at <= (select now from moment)
+          and p.generation = lane.generation
+          -- the watermark begins in 1970; a row of somebody else may not
+          and p.due_at >= case when lane.start > 'epoch' then lane.start else '-infinity' end
+          and p.due_at <= (select now from moment)
         order by p.due_at
         limit :want
         for update of p skip locked
@@ -46,13 +49,18 @@ with moment as materialized (
         lease_until = null
     where o.id = any(array(
         select p.id from picked p where p.ordering_key is null union all select unnest(f.ids) from first_of_key f))
-    returning o.id, o.fence, o.target, o.attempts, o.lost_count, o.payload, o.type, o.queue, o.priority, o.due_at,
+    -- Instants that Python does not have (infinity, a year before 1 or after 9999) are the nearest that it has.
+    returning o.id, o.fence, o.target, o.attempts, o.lost_count, o.payload, o.type, o.queue, o.priority,
+              greatest(o.due_at, '0001-01-02 00:00:00+00') as due_at,
               o.source, o.subject, o.headers, o.idempotency_key, o.retry_key, o.correlation_id, o.causation_id,
-              o.ordering_key, o.generation, o.cycle, o.created_at, o.deadline_at
+              o.ordering_key, o.generation, o.cycle,
+              least(greatest(o.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') as created_at,
+              case when o.deadline_at is not null
+                   then least(greatest(o.deadline_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') end as deadline_at
 )
 select * from claimed
 union all
-select null, null, null, null, null, null, null, p.queue, p.priority, p.due_at, null, null, null, null, null, null, null,
+select null, null, null, null, null, null, null, p.queue, p.priority, greatest(p.due_at, '0001-01-02 00:00:00+00'), null, null, null, null, null, null, null,
        p.ordering_key, p.generation, null, null, null
 from picked p, first_of_key f where p.ordering_key is not null and p.id <> all(f.ids)
 union all

@@ -21,4 +21,13 @@ from (
 where seq = due.place
 returning id, fence, target, attempts, lost_count, payload, type, queue, priority, due_at,
           source, subject, headers, idempotency_key, retry_key, correlation_id, causation_id,
-          ordering_key, generation, cycle, created_at, deadline_at, status
+          ordering_key, generation, cycle, created_at, deadline_at, status,
+          -- whether somebody wrote into a column what SQLite takes and nobody can read: such a row is looked at closely
+          not (typeof(payload) = 'text' and typeof(headers) = 'text' and typeof(type) = 'text' and typeof(target) = 'text'
+               and typeof(source) = 'text' and typeof(idempotency_key) = 'text' and typeof(lost_count) = 'integer'
+               and typeof(attempts) = 'integer' and typeof(fence) = 'integer' and typeof(cycle) = 'integer'
+               and length(id) = 36 and created_at between -62135596800000000 and 253402300799999999
+               and typeof(subject) <> 'blob' and typeof(retry_key) <> 'blob' and typeof(ordering_key) <> 'blob'
+               and typeof(correlation_id) <> 'blob' and typeof(causation_id) <> 'blob'
+               and due_at >= -62135596800000000
+               and (deadline_at is null or deadline_at between -62135596800000000 and 253402300799999999)) as odd

@@ -363,6 +363,183 @@ delete from redrive.payload_revision r where not exists (select from redrive.out
 
 -- Publishing by SQL: the limits of publish.
 
+-- Whether a JSON number with a fraction or an exponent is a double: written with as many digits as it has here, its double
+-- gives the same number again (parse_strict in payload.py has the same rule).
+create function redrive.is_double(p_number text) returns boolean language plpgsql immutable strict parallel safe as $$
+declare
+    v_wanted   numeric := abs(p_number::numeric);
+    v_bits     bigint;
+    v_exponent int;
+    v_exact    numeric;
+    v_unit     numeric;
+    v_off      numeric;
+    v_digits   text := trim_scale(v_wanted)::text;
+begin
+    if v_wanted = 0 then
+        return true;
+    end if;
+    v_bits := ('x' || encode(float8send(abs(p_number::float8)), 'hex'))::bit(64)::bigint;
+    v_exponent := greatest((v_bits >> 52)::int, 1) - 1075;
+    v_exact := (v_bits & 4503599627370495) + case when v_bits >> 52 > 0 then 4503599627370496 else 0 end;
+    if v_exponent >= 0 then
+        v_exact := v_exact * trim_scale(2::numeric ^ v_exponent);
+    else
+        v_exact := v_exact * trim_scale(5::numeric ^ -v_exponent) * ('1e' || v_exponent)::numeric;
+    end if;
+    v_unit := ('1e' || case when v_digits like '%.%' then -length(split_part(v_digits, '.', 2))
+                            else length(v_digits) - length(rtrim(v_digits, '0')) end)::numeric;
+    v_off := abs(v_exact - v_wanted) * 2;
+    return v_off < v_unit or (v_off = v_unit and right(rtrim(v_digits, '0'), 1) in ('2', '4', '6', '8'));
+exception when numeric_value_out_of_range then
+    return false;
+end $$;
+
+-- Refuse JSON that Python's publish would refuse, in the same words. The limits are those of an app that sets none; another
+-- is set with `alter database … set redrive.max_bytes = …`, and redrive.max_depth.
+create function redrive.check_json(p_json json, p_what text, p_max_bytes bigint) returns void language plpgsql stable as $$
+declare
+    v_deepest int := coalesce(nullif(current_setting('redrive.max_depth', true), ''), '64')::int;
+    v_plain   text;
+    v_same    text;
+    v_marks   text;
+    v_number  text;
+begin
+    if p_json is null then
+        raise exception '% is NULL: write ''null''::json for an event without one', p_what using errcode = 'RD400';
+    end if;
+    if octet_length(p_json::text) > p_max_bytes then
+        raise exception '% takes % bytes as JSON, at most % are allowed; store it elsewhere and publish a reference', p_what,
+            to_char(octet_length(p_json::text), 'FM999,999,999,999'), to_char(p_max_bytes, 'FM999,999,999,999')
+            using errcode = 'RD400';
+    end if;
+    v_plain := regexp_replace(p_json::text, '"(?:[^"\\]|\\.)*"', '"', 'g');  -- without what its texts say
+    v_marks := translate(regexp_replace(v_plain, '[^][{}]', '', 'g'), '{}', '[]');
+    for v_depth in 0 .. v_deepest loop
+        exit when v_marks = '';
+        if v_depth = v_deepest then
+            raise exception '% is nested deeper than % levels; flatten it', p_what, v_deepest using errcode = 'RD400';
+        end if;
+        v_marks := replace(v_marks, '[]', '');  -- the innermost ones
+    end loop;
+    for v_number in
+        select n[1] from regexp_matches(v_plain, '[-+.0-9eE]{16,}|[-.0-9]+[eE][-+0-9]+', 'g') as n
+    loop
+        if v_number !~ '[.eE]' and length(ltrim(v_number, '-')) > 4200 then
+            raise exception '% is an integer of more than 4,200 digits; send a string', p_what using errcode = 'RD400';
+        elsif v_number ~ '[.eE]' and not redrive.is_double(v_number) then
+            raise exception '% has the number %, which a double does not hold exactly; send a string', p_what,
+                left(v_number, 40) using errcode = 'RD400';
+        end if;
+    end loop;
+    begin
+        v_same := regexp_replace(p_json::jsonb::text, '"(?:[^"\\]|\\.)*"', '"', 'g');
+    exception
+        when untranslatable_character then
+            raise exception '% contains a NUL character, which no database stores as text; remove it', p_what
+                using errcode = 'RD400';
+        when invalid_text_representation then
+            raise exception '% contains a lone surrogate, which is not Unicode text; decode it properly first', p_what
+                using errcode = 'RD400';
+    end;
+    if length(replace(v_same, ':', '')) - length(v_same) <> length(replace(v_plain, ':', '')) - length(v_plain) then
+        raise exception '% has a key twice in one object; send it once', p_what using errcode = 'RD400';
+    end if;
+end $$;
+
+create function redrive.check_headers(p_headers json) returns void language plpgsql stable as $$
+begin
+    perform redrive.check_json(p_headers, 'headers', 16384);
+    if json_typeof(p_headers) <> 'object' then
+        raise exception 'headers must be an object, not a %', json_typeof(p_headers) using errcode = 'RD400';
+    end if;
+    if (select count(*) from json_object_keys(p_headers)) > 100 then
+        raise exception '% headers are given, at most 100 are allowed',
+            (select count(*) from json_object_keys(p_headers)) using errcode = 'RD400';
+    end if;
+    if exists (select from json_each(p_headers) where json_typeof(value) <> 'string') then
+        raise exception 'headers must be strings: % is not', (
+            select 'headers.' || left(key, 64) from json_each(p_headers) where json_typeof(value) <> 'string' limit 1)
+            using errcode = 'RD400';
+    end if;
+    if exists (select from json_object_keys(p_headers) as name where name = '') then
+        raise exception 'headers have an empty name' using errcode = 'RD400';
+    end if;
+end $$;
+
+-- Refuse texts that Python's publish would refuse. A name says what a handler or a queue is called, and is seen on terminals.
+create function redrive.check_text(p_value text, p_field text, p_limit int, p_is_name boolean default false) returns void
+language plpgsql immutable as $$
+begin
+    if length(p_value) > p_limit then
+        raise exception '% has % characters, at most % are allowed', p_field, to_char(length(p_value), 'FM999,999,999'),
+            p_limit using errcode = 'RD400';
+    end if;
+    if p_is_name and coalesce(p_value, '') = '' then
+        raise exception '% is empty: give it a name', p_field using errcode = 'RD400';
+    end if;
+    if p_is_name and p_value ~ '[\x01-\x1f\x7f]' then
+        raise exception '% contains a control character; remove it', p_field using errcode = 'RD400';
+    end if;
+end $$;
+
+create or replace function redrive.publish(
+    p_type text, p_payload json, p_target text default null, p_subject text default null, p_source text default 'sql-direct',
+    p_retry_key text default null, p_idempotency_key text default null, p_correlation_id text default null,
+    p_causation_id text default null, p_queue text default 'default', p_priority smallint default 1::smallint,
+    p_delay interval default interval '0', p_headers json default '{}', p_generation bigint default 0,
+    p_ordering_key text default null, p_batch_id uuid default null, p_batch_group text default null
+) returns uuid language plpgsql as $$
+declare
+    v_id   uuid := redrive.uuid7();
+    v_now  timestamptz := redrive.moment(null);
+    v_live uuid;
+begin
+    perform redrive.check_text(p_type, 'type', 255, true);
+    perform redrive.check_text(coalesce(p_target, p_type), 'target', 255, true);
+    perform redrive.check_text(p_queue, 'queue', 255, true);
+    perform redrive.check_text(t.value, t.field, t.most) from (values
+        (coalesce(p_source, ''), 'source', 255), (p_subject, 'subject', 512), (p_retry_key, 'retry_key', 512),
+        (p_idempotency_key, 'idempotency_key', 512), (p_correlation_id, 'correlation_id', 255),
+        (p_causation_id, 'causation_id', 255), (p_ordering_key, 'ordering_key', 512), (p_batch_group, 'batch_group', 512)
+    ) as t(value, field, most);
+    perform redrive.check_json(
+        p_payload, 'payload', coalesce(nullif(current_setting('redrive.max_bytes', true), ''), '1048576')::bigint);
+    if p_headers::text <> '{}' then
+        perform redrive.check_headers(p_headers);
+    end if;
+    if p_priority is null or p_priority not between 0 and 3 then
+        raise exception 'priority must be one of 0 (high), 1 (normal), 2 (low), 3 (redriven), not %', p_priority
+            using errcode = 'RD400';
+    end if;
+    if p_generation is null or p_generation < 0 then
+        raise exception 'generation must be a whole number from 0 to 9223372036854775807' using errcode = 'RD400';
+    end if;
+    if p_delay is null or extract(epoch from p_delay) > 3155760000 then
+        raise exception 'delay must be at most 100 years' using errcode = 'RD400';
+    end if;
+    loop
+        insert into redrive.outbox as o (
+            id, type, source, target, subject, payload, headers, idempotency_key, retry_key, correlation_id, causation_id,
+            ordering_key, batch_id, batch_group, queue, priority, due_at, generation, created_at)
+        values (
+            v_id, p_type, coalesce(p_source, ''), coalesce(p_target, p_type), p_subject, p_payload,
+            coalesce(p_headers, '{}'), coalesce(p_idempotency_key, v_id::text), p_retry_key, p_correlation_id,
+            p_causation_id, p_ordering_key, p_batch_id, p_batch_group, p_queue, p_priority,
+            v_now + greatest(p_delay, interval '0'), p_generation, v_now)
+        on conflict (target, retry_key) where retry_key is not null and status in ('pending', 'in_flight', 'blocked')
+            do nothing;
+        exit when found;
+        select o.id into v_live from redrive.outbox o
+        where o.target = coalesce(p_target, p_type) and o.retry_key = p_retry_key
+          and o.status in ('pending', 'in_flight', 'blocked');
+        if found then
+            return v_live;
+        end if;  -- it has ended since: try again
+    end loop;
+    perform pg_notify('redrive', p_queue);
+    return v_id;
+end $$;
+
 -- Transports: where a consumer group began that starts with the latest message. The broker forgets it, and we do not.
 
 create table redrive.intake_beginning (
