@@ -88,7 +88,7 @@ async def test_every_writer_has_a_chain_without_gaps_that_verifies(app: Redrive,
 
 @pytest.mark.req("B7")
 async def test_hashes_agree_whoever_wrote_them_and_whatever_is_in_them(app: Redrive, hands: Hands) -> None:
-    dead = await hands.dead_letter(source=ODD.replace("\n", " "))  # a name is on one line
+    dead = await hands.dead_letter(source=" ".join(ODD.split()))  # a name is on one line
     await app.replay(dead, by=ODD, reason=ODD)
     await app.cancel(dead, by=ODD, reason=ODD)
     await app.store.write_trail([(dead, "evidence-failed", ODD, ODD, {"error": ODD}), (None, "purged", "", ODD, {})])
