@@ -502,7 +502,7 @@ MUTANTS = [
            "payload.py", "if is_double and Decimal", "if is_double or Decimal",
            "tests/words/test_payload.py"),
     Mutant("leaderless-is-missing", "a NATS stream that has no leader for a moment is taken for a missing one",
-           "transport/nats.py", "await self._unheard(line, message.topic)",
+           "transport/nats.py", "await self._unheard(line, message.topic, is_again=is_again)",
            "raise TopicMissing(message.topic) from None", "tests/transport/test_nats_cluster.py"),
     Mutant("latest-every-time", "a group that starts with the latest message does so whenever an offset is missing",
            "transport/kafka.py", '"auto.offset.reset": "earliest",', '"auto.offset.reset": "latest",',

@@ -84,6 +84,8 @@ class _File(apsw.VFSFile):
 class Shim:
     """What the store uses of ``sqlite3.Connection``, on APSW. Takes down what the database holds after each commit."""
 
+    text_factory: Any = str  # all text in here is readable
+
     def __init__(self, path: str, disk: Disk) -> None:
         self._run = disk.run
         self._connection = apsw.Connection(path, vfs=disk.name)

@@ -30,7 +30,7 @@ def harmless(result: Result) -> Result:
 
 def buried(url: str) -> str:
     async def job() -> str:
-        app = Redrive(url, retry=RetryPolicy(max_attempts=1), migrate=True, source=EVIL)
+        app = Redrive(url, retry=RetryPolicy(max_attempts=1), migrate=True, source="shop")
 
         @app.handler("order.paid")
         async def fail(_payload: Any) -> None:

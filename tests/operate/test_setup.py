@@ -155,7 +155,7 @@ def test_a_payload_comes_from_a_file_or_from_standard_input(sqlite_url: str, emp
         ("{bad", 2, "not JSON"),
         ("", 2, "not JSON"),
         ('{"a": NaN}', 2, "NaN"),
-        ("[" * 100_000, 2, "not JSON"),
+        ("[" * 100_000, 2, "nested too deeply"),
         ('{"a": "\\ud800"}', 4, "payload.a contains a lone surrogate"),
         ('{"a": "\\u0000"}', 4, "payload.a contains a NUL"),
         ("[" * 70 + "]" * 70, 4, "nested deeper than 64"),

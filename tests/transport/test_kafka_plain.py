@@ -33,7 +33,7 @@ async def test_in_binary_mode_the_body_is_the_payload_and_its_key_is_made_from_i
 
 def test_a_route_of_dead_letters_takes_no_key() -> None:
     with pytest.raises(ConfigurationError, match="leave key out"):
-        Redrive("sqlite:///:memory:").relay(dead_letters=True, to=Kafka().topic("dead"), key=str)
+        Redrive("sqlite:///:memory:").relay(dead_letters=True, to=Kafka().topic("dead"), key=json.dumps)
 
 
 async def test_a_missing_topic_is_created_before_its_first_use(store_url: str, kafka_server: KafkaServer) -> None:

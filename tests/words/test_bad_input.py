@@ -120,7 +120,7 @@ PLACES = {
             "source": OPTIONAL_TEXTS[1:], "site": OPTIONAL_TEXTS[1:], "retry": RETRY, "rules": RULES,
             "limits": (7, {}, "1MB"), "retention": (7, "30d", {}), "generation": WHOLE, "migrate": FLAGS,
             "notify": FLAGS, "approval_above": WHOLE, "mask": LISTS, "schema": ("", "A", "a\nb", 7, "pg_x", "x" * 99),
-            "clock": (7, "now", object()),
+            "clock": (7, "now", object()), "transactions": POSITIVE,
         },
     ),
     "handler": Place(

@@ -151,6 +151,7 @@ class Nats:
     # Sending
 
     async def send(self, message: Message) -> None:
+        is_again = False
         while True:
             line = self._line
             if line is None or line.is_closed:
@@ -158,13 +159,14 @@ class Nats:
             try:
                 await line.send(message)
             except _NoResponders:
-                await self._unheard(line, message.topic)
+                await self._unheard(line, message.topic, is_again=is_again)
+                is_again = True
             else:
                 if self._absent:
                     self._absent.pop(message.topic, None)
                 return
 
-    async def _unheard(self, line: "_Line", subject: str) -> None:
+    async def _unheard(self, line: "_Line", subject: str, *, is_again: bool) -> None:
         """Find out why nobody took a message. Return when it is worth sending again, otherwise raise the reason.
 
         Only the leader of the cluster knows all streams. One that has just been elected may not know them yet, so its
@@ -174,6 +176,8 @@ class Nats:
         now = self._clock.monotonic()
         if stream is not None:
             self._absent.pop(subject, None)
+            if not is_again:  # it may have been created between the message and the question
+                return
             raise DependencyUnavailable(self.name, f"the stream {stream} of {subject!r} has no leader now")
         absence = self._absent.get(subject)
         if absence is None or now - absence.last > _MISSING_SECONDS:

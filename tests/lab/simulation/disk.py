@@ -189,13 +189,14 @@ def a_disk() -> Iterator[Disk]:
 class Line:
     """What a store takes for its connection: every statement is counted, and some go wrong."""
 
-    __slots__ = ("_changes", "_disk", "_is_cut", "_process")
+    __slots__ = ("_changes", "_disk", "_is_cut", "_process", "text_factory")
 
     def __init__(self, disk: Disk, process: Process) -> None:
         self._disk = disk
         self._process = process
         self._is_cut = False
         self._changes = 0
+        self.text_factory: Any = str  # all text in here is readable
         process.lines.append(self)
 
     @property
