@@ -60,7 +60,7 @@ def look(crew: Crew, *, is_bounded: bool = True) -> Finding:
     _check_fences(found, crew.url, lines)
     _check_children(found, crew.url)
     _check_notices(found, crew.url)
-    if is_bounded and not starved(crew) and not crew.late:
+    if is_bounded and not starved(crew):
         (row,) = query(crew.url, "select coalesce(sum(lost_count), 0) as n from {}outbox")
         if row["n"] > crew.held:
             found.add("extra attempt", f"{row['n']} attempts were lost, and those who were killed held {crew.held}")
@@ -122,7 +122,6 @@ def note_reached(run: Record, crew: Crew) -> None:
                    " from {}outbox")  # fmt: skip
     run.reached["lost"] += row["lost"]
     run.reached["held by the killed"] += crew.held
-    run.reached["swept before counted"] += crew.late
     run.reached["starved"] += starved(crew)
     for row in query(crew.url, "select type, status, count(*) as n from {}outbox group by 1, 2"):
         run.reached[f"{row['type']} {row['status']}"] += row["n"]

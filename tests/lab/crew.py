@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -13,6 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
+
+import psycopg
 
 from tests import warm
 from tests.lab import ledger
@@ -24,7 +27,7 @@ _HELD = (
     "select count(*) as n from {}outbox o join {}session s on s.id = o.session_id"
     " where o.status = 'in_flight' and s.pid = ? and s.ended_at is null"
 )
-_SWEPT = "select count(*) as n from {}session where pid = ? and lease_until < ended_at"
+_STATEMENT_SECONDS = 0.1  # a last statement may be under way in the server
 
 
 @dataclass(slots=True)
@@ -48,9 +51,6 @@ class Crew:
     killed: set[int] = field(default_factory=set)
     held: int = 0
     """How many events those held who were killed."""
-    late: int = 0
-    """How many of them were swept before that could be counted."""
-    _to_count: list[tuple[int, float]] = field(default_factory=list)
 
     @property
     def ledger(self) -> Path:
@@ -70,18 +70,17 @@ class Crew:
         """End it with SIGKILL, and wait until it is gone."""
         self.members.remove(member)
         self.killed.add(member.pid)
+        if member.role == "worker":
+            self._count_held(member)
         _signal(member.pid, signal.SIGKILL)
         wait_until(lambda: member.pid in self.exits())
-        if member.role == "worker":
-            self._to_count.append((member.pid, time.monotonic()))
 
-    def count_held(self, *, after: float = 0.1) -> None:
-        """Count what those held who were killed a moment ago: a last statement of theirs may have been under way."""
-        for pid, since in [*self._to_count]:
-            if time.monotonic() - since > after:
-                self._to_count.remove((pid, since))
-                self.held += query(self.url, _HELD, (pid,))[0]["n"]
-                self.late += query(self.url, _SWEPT, (pid,))[0]["n"]
+    def _count_held(self, member: Member) -> None:
+        """Count what a worker holds while it is stopped: others take it back as soon as its process is gone."""
+        self.stop(member)
+        time.sleep(_STATEMENT_SECONDS)
+        with suppress(sqlite3.Error, psycopg.Error):  # no tables yet, or no room to look
+            self.held += query(self.url, _HELD, (member.pid,))[0]["n"]
 
     def replace(self, member: Member) -> Member:
         """Kill it, and start another with the same task."""

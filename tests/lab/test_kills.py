@@ -80,12 +80,9 @@ def killed_again_and_again(url: str, folder: Path, dice: random.Random, run: Rec
         wait_until(lambda: version(url))  # kills in the middle of the first migration are below
         for _ in range(kills):
             time.sleep(dice.uniform(0.02, 0.5))
-            crew.count_held()
             victim = dice.choice(crew.members)
             run.faults[victim.role] += 1
             crew.replace(victim)
-        time.sleep(0.3)
-        crew.count_held()
         for each in crew.of("checkpoint"):
             crew.kill(each)
         aftermath.drain(crew)
