@@ -4,6 +4,7 @@ Delivered and cancelled events are removed after a while, in bounded batches; de
 or asked for it. Age alone is not enough. A row stays, however old it is, while something still needs it:
 
 - an event that has not ended (pending, in flight, blocked) is never removed;
+- an event that was cancelled while it ran, until its handler has ended or its session is gone: it keeps its key;
 - an event whose compensations have not all been delivered or cancelled: one that failed can still be replayed;
 - a compensation whose event is there: the two refer to each other, and the event goes first;
 - a dead letter that an open redrive, or a plan that has not expired, may release;

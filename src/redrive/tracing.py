@@ -48,8 +48,9 @@ def publishing(type_: str, options: Options) -> Iterator[Callable[[list[NewEvent
 
     Nothing is done where no span is current, or where the publisher has said whose trace it continues.
     """
-    api, headers = _api(), dict(options.get("headers") or {})
-    if TRACEPARENT in headers or not api.get_current_span().get_span_context().is_valid:
+    api, headers = _api(), options.get("headers") or {}
+    is_readable = isinstance(headers, Mapping)  # otherwise refused where headers are checked
+    if not is_readable or TRACEPARENT in headers or not api.get_current_span().get_span_context().is_valid:
         yield _as_they_are
         return
     attributes = {

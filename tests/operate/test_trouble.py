@@ -208,17 +208,17 @@ def test_the_unexpected_is_one_line_and_its_traceback_is_for_those_who_ask(
     sqlite_seeds: Seeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = sqlite3.connect(sqlite_seeds.url.removeprefix("sqlite:///"))
-    connection.execute("update redrive_outbox set payload = 'no json'")
+    connection.execute("insert into redrive_policy_override values ('order.*', 'no json', 'ann', 0, 'by hand')")
     connection.commit()
     connection.close()
 
-    result = redrive("events", "ls", "-u", sqlite_seeds.url)
+    result = redrive("policy", "ls", "-u", sqlite_seeds.url)
 
     assert result.code == 1
     assert result.err.startswith("redrive: unexpected JSONDecodeError")
     assert "REDRIVE_DEBUG=1" in result.err
     assert len(result.err.splitlines()) == 1
-    process = start("events", "ls", "-u", sqlite_seeds.url, cwd=Path.cwd(), env=environment(REDRIVE_DEBUG="1"))
+    process = start("policy", "ls", "-u", sqlite_seeds.url, cwd=Path.cwd(), env=environment(REDRIVE_DEBUG="1"))
     assert "Traceback" in process.communicate(timeout=30)[1]
 
 

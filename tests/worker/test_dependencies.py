@@ -559,7 +559,7 @@ class HttpError(ConnectionError):
 async def test_an_exception_is_blamed_on_the_dependency_it_speaks_of(
     sqlite_url: str, needs: list[str], error: Exception, blamed: str | None
 ) -> None:
-    async with Redrive(sqlite_url) as app:
+    async with Redrive(sqlite_url, retry=RetryPolicy(base_delay=60.0, max_delay=60.0, jitter=0.0)) as app:
         app.dependency("one", threshold=1, hosts=["one.example"])
         app.dependency("two", threshold=1, errors=[f"{__name__}.Odd"])
         app.dependency("three", threshold=1)
@@ -1031,8 +1031,10 @@ def test_a_circuit_that_cannot_work_is_refused(options: dict[str, Any]) -> None:
 def test_a_probe_has_the_columns_of_a_claim() -> None:
     def returned(store: str, verb: str) -> list[str]:
         names = re.findall(r"returning (.*?)(?:\n\)|\Z)", load(store, verb).text, re.DOTALL)[-1]
+        names = re.sub(r"\b(?:least|greatest|case)\b.*? as (\w+)", r"\1", names, flags=re.DOTALL)  # kept within bounds
         return [name.strip().removeprefix("o.") for name in names.split(",")]
 
-    assert returned("sqlite", "probe") == returned("sqlite", "claim")
+    probed = returned("sqlite", "probe")
+    assert probed == returned("sqlite", "claim")[: len(probed)]  # and whether a column is odd
     assert returned("postgres", "probe") == returned("postgres", "turn")
     assert returned("sqlite", "probe") == [*returned("postgres", "probe"), "status"]

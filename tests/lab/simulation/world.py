@@ -333,6 +333,7 @@ class World:
         rows = self.disk.query(
             "select min(due_at) from redrive_outbox where status = 'pending' union all"
             " select 1 from redrive_outbox where status = 'in_flight' or (status = 'blocked' and blocked_on > '')"
+            " or (status = 'cancelled' and session_id is not null)"  # it keeps its key until its session is gone
             " union all select 1 from redrive_redrive where state = 'running'"
             " union all select deadline_at from redrive_batch where final_at is null and deadline_at is not null"
         )

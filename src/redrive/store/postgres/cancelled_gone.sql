@@ -1,5 +1,5 @@
 -- Cancelled gone: events that were cancelled while a session ran them that has ended since; some, if there are many.
 select o.id from redrive.outbox o
 where o.status = 'cancelled' and o.session_id is not null
-  and exists (select from redrive.session s where s.id = o.session_id and s.ended_at is not null)
+  and not exists (select from redrive.session s where s.id = o.session_id and s.ended_at is null)
 limit 500

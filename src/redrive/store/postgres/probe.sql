@@ -19,6 +19,10 @@ where o.id = any(array(
       and exists (select from redrive.session s where s.id = :session::uuid and s.ended_at is null)
     order by w.id limit 1
     for update of w skip locked))
-returning o.id, o.fence, o.target, o.attempts, o.lost_count, o.payload, o.type, o.queue, o.priority, o.due_at,
+returning o.id, o.fence, o.target, o.attempts, o.lost_count, o.payload, o.type, o.queue, o.priority,
+          greatest(o.due_at, '0001-01-02 00:00:00+00') as due_at,
           o.source, o.subject, o.headers, o.idempotency_key, o.retry_key, o.correlation_id, o.causation_id,
-          o.ordering_key, o.generation, o.cycle, o.created_at, o.deadline_at
+          o.ordering_key, o.generation, o.cycle,
+          least(greatest(o.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') as created_at,
+          case when o.deadline_at is not null
+               then least(greatest(o.deadline_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') end as deadline_at

@@ -2,6 +2,7 @@
 -- Guard: not a row that something still needs; retention.py lists who may.
 delete from redrive.outbox where id = any(array(
     select o.id from redrive.outbox o where o.status in ('delivered', 'cancelled') and o.ended_at < :before::timestamptz
+      and not (o.status = 'cancelled' and o.session_id is not null)  -- its handler may still run, and keeps its key
       and coalesce(o.compensation, '') not in ('pending', 'failed')  -- its compensations have not ended
       and not exists (select from redrive.step s where s.compensation_id = o.id offset 0)  -- it belongs to a saga
       and not exists (select from redrive.redrive_item i  -- a redrive has not counted its outcome

@@ -2,6 +2,7 @@
 -- Guard: not a row that something still needs; retention.py lists who may.
 delete from redrive_outbox where seq in (
     select o.seq from redrive_outbox o where o.status in ('delivered', 'cancelled') and o.ended_at < :before
+      and not (o.status = 'cancelled' and o.session_id is not null)  -- its handler may still run, and keeps its key
       and coalesce(o.compensation, '') not in ('pending', 'failed')  -- its compensations have not ended
       and not exists (select 1 from redrive_step s where s.compensation_id = o.id)  -- it belongs to a saga
       and not exists (select 1 from redrive_redrive_item i  -- a redrive has not counted its outcome
